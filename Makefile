@@ -1,0 +1,48 @@
+# Two commands for a new user: `make run` and `make test`. Nothing is assumed but Python 3.11-3.13 and make.
+# The first that runs and is of a supported version (a version manager's shim may be on PATH and not run).
+PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv || echo $(BIN)/uv)
+PYTEST := $(BIN)/python -m pytest
+LOCK := requirements.lock
+COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--all-extras --group dev pyproject.toml
+
+.PHONY: run test unit check lock-check bench lock clean
+
+$(VENV)/.ready: pyproject.toml $(LOCK)
+	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11, 3.12 or 3.13 on PATH (or PYTHON=/path/to/python)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@command -v $(UV) >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(UV) pip install --quiet --python $(BIN)/python --requirements $(LOCK)
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+run: $(VENV)/.ready  ## start everything with an embedded Valkey and run the example flows
+	$(BIN)/headrace up --demo
+
+test: $(VENV)/.ready  ## all tests; without a redis-server it says what it skipped
+	$(PYTEST)
+
+unit: $(VENV)/.ready  ## the fast ones
+	$(PYTEST) tests/unit
+
+check: $(VENV)/.ready lock-check  ## lint, types, layers, lock
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+lock-check:  # resolved again with today's pins preferred, the lock must come out as it is
+	@cp $(LOCK) $(VENV)/lock.fresh && $(COMPILE) --output-file $(VENV)/lock.fresh && diff -u $(LOCK) $(VENV)/lock.fresh
+
+bench: $(VENV)/.ready  ## measure; tables and JSON in tests/benchmarks/results
+	$(BIN)/python -m tests.benchmarks
+
+lock:  ## resolve the dependencies anew
+	$(COMPILE) --upgrade --output-file $(LOCK)
+
+clean:
+	rm -rf $(VENV) .headrace .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,67 @@
+"""One handing of an entry to this worker process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An entry as it was read, undecoded: field names and values are bytes, in the producer's order.
+
+    ``probe`` says that the route is blocked and this is the one entry that tries whether it still is.
+    """
+
+    entry_id: str
+    fields: tuple[tuple[bytes, bytes], ...]
+    probe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one look at a stream brought.
+
+    ``more``: entries are left that could be read at once. ``tail``: the id after which anything new is new.
+    ``next_due``: ms since the epoch of the next parked entry, if any. ``blocked``: the route is blocked.
+    """
+
+    deliveries: tuple[Delivery, ...]
+    more: bool
+    tail: str
+    next_due: int | None
+    blocked: bool
+
+
+class Verdict(Enum):
+    """What begin says about an entry."""
+
+    RUN = 1
+    OVER = 2
+    STAGED = 3
+    ENDED = 4
+    WAIT = 5
+    CANCELLED = 6
+    BLOCKED = 7
+    NOT_MINE = 0
+    NO_LEASE = -1
+    NO_GROUP = -3
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """begin's answer.
+
+    RUN: execute; ``attempts`` counts this one. OVER: the attempts are used up (its workers died): dead-letter it, do
+    not run. STAGED: publish the stored outcome. ENDED: a duplicate of an ended event, dropped; ``state`` and
+    ``event_id`` say which. WAIT, BLOCKED: parked; ``holder`` and ``token`` name who runs it. CANCELLED: dropped.
+    NOT_MINE: forget it. NO_LEASE: this worker must renew first. NO_GROUP: create the group, then begin again.
+    """
+
+    verdict: Verdict
+    token: str
+    attempts: int = 0
+    state: str = ""
+    event_id: str = ""
+    entry_id: str = ""
+    holder: str = ""

@@ -1,0 +1,1 @@
+"""The scripts of the protocol, one file a command."""

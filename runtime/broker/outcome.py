@@ -1,0 +1,85 @@
+"""What is decided about a delivery. A decision is a value; settle is the one write that records it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from shared_models.chat import ChatCommit
+from shared_models.dead_letter import ErrorInfo
+from shared_models.result import RunResult
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One event to publish downstream: the stream, its flat fields, its deterministic event id.
+
+    ``keep``, where not None, is how many entries that stream keeps at least (only for streams that no route reads).
+    """
+
+    stream: str
+    event_id: str
+    fields: tuple[tuple[str, str], ...]
+    keep: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The run succeeded: record the result, commit its chat messages, publish downstream."""
+
+    result: RunResult
+    publications: tuple[Publication, ...] = ()
+    chat: tuple[ChatCommit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """The attempt failed: try again in ``delay`` seconds. It keeps its charge."""
+
+    delay: float
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The attempt is given back without a charge, to whoever takes it next (drain; a blocked route)."""
+
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """The event has failed for good. ``publications`` go to the event's reply_to, if it has one."""
+
+    error: ErrorInfo
+    result: RunResult | None = None
+    """The result of a run whose outcome could not be published."""
+    publications: tuple[Publication, ...] = ()
+
+
+Outcome = Completed | Retried | Released | DeadLettered
+
+
+class Settled(Enum):
+    """What settle says. LOST and ALREADY: write nothing more for this entry."""
+
+    DONE = 1
+    ALREADY = 2
+    CANCELLED = 3
+    LOST = -2
+    ENTRY_GONE = -4
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeta:
+    """What a run record tells about the event beside its state; written at begin."""
+
+    route: str
+    version: str
+    root_id: str
+    parent_id: str | None = None
+    step_index: int = 0
+    session_id: str | None = None
+    tenant_id: str | None = None
+    key: str | None = None
+    timestamp: int = 0

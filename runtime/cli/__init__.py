@@ -1,0 +1,1 @@
+"""The command `headrace`: the composition root."""

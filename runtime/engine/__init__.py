@@ -1,0 +1,1 @@
+"""The engine adapter: the only package that knows Langflow."""

@@ -1,0 +1,148 @@
+"""Errors of the runtime. Those of the contract are in shared_models.errors, beside the root."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from shared_models.dead_letter import ErrorInfo
+from shared_models.errors import HeadraceError
+
+
+class SettingsError(HeadraceError):
+    """The configuration is wrong; nothing was started."""
+
+    code = "settings_invalid"
+
+
+# --- registry -------------------------------------------------------------------------------------------------------
+
+
+class RegistryError(HeadraceError):
+    """A flow or its route spec cannot be registered."""
+
+    code = "registry_error"
+
+
+class FlowInvalid(RegistryError):
+    """The file is not a Langflow export."""
+
+    code = "flow_invalid"
+
+
+class RouteInvalid(RegistryError):
+    """The route spec is wrong."""
+
+    code = "route_invalid"
+
+
+class RouteConflict(RegistryError):
+    """Two routes claim the same name, or the same stream and group."""
+
+    code = "route_conflict"
+
+
+class RouteNotFound(RegistryError):
+    """There is no such route."""
+
+    code = "route_not_found"
+
+
+# --- broker ---------------------------------------------------------------------------------------------------------
+
+
+class BrokerError(HeadraceError):
+    """Redis did not do what was asked."""
+
+    code = "broker_error"
+
+
+class BrokerUnavailable(BrokerError):
+    """Redis cannot be reached."""
+
+    code = "redis_unavailable"
+    retryable = True
+
+
+class GroupMissing(BrokerError):
+    """The stream or its consumer group does not exist."""
+
+    code = "group_missing"
+    retryable = True
+
+
+class LeaseLost(BrokerError):
+    """The worker's lease has ended; another may run its entries."""
+
+    code = "lease_lost"
+
+
+class PublishRefused(BrokerError):
+    """A target of the outcome is not a stream; nothing was written."""
+
+    code = "publish_refused"
+
+    def __init__(self, message: str | None = None, *, target: str = "") -> None:
+        super().__init__(message)
+        self.target = target
+
+
+# --- engine ---------------------------------------------------------------------------------------------------------
+
+
+class Fault(HeadraceError):
+    """A failure that belongs to the event, to the route, or to the moment.
+
+    Raised by the engine for a run that failed, with everything that is known of it in ``info``.
+    """
+
+    whose: ClassVar[str] = "moment"
+
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(info.message)
+        self.info = info
+
+
+class EventFault(Fault):
+    """The event cannot be processed as it is, however often it is tried."""
+
+    code = "event_fault"
+    whose = "event"
+
+
+class RouteFault(Fault):
+    """The route cannot process any event until somebody mends it: a credential, a model, a package, a quota."""
+
+    code = "route_fault"
+    whose = "route"
+
+
+class RunFailed(Fault):
+    """The run failed; it may succeed when tried again."""
+
+    code = "run_failed"
+    retryable = True
+
+
+class RunTimeout(RunFailed):
+    """The run took longer than the route's timeout."""
+
+    code = "run_timeout"
+
+
+class EngineError(HeadraceError):
+    """The engine cannot load the flow."""
+
+    code = "engine_error"
+
+
+class FlowUnready(EngineError):
+    """The flow is a valid export, but something it needs is missing here.
+
+    ``needs`` says, one sentence each, exactly what to add and where.
+    """
+
+    code = "flow_unready"
+
+    def __init__(self, message: str | None = None, *, needs: tuple[str, ...] = ()) -> None:
+        super().__init__(message or "; ".join(needs) or None)
+        self.needs = needs

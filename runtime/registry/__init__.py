@@ -1,0 +1,1 @@
+"""The registry: files on disk become an immutable snapshot of routes. Knows neither Redis nor Langflow."""

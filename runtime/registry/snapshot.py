@@ -1,0 +1,86 @@
+"""What the registry found on disk: an immutable snapshot of routes and problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from shared_models.names import default_dead_letters, default_results, default_stream
+from shared_models.route import RouteSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a file, or a part of it, is not what runs. ``route`` is the route's name where one can be told."""
+
+    path: Path
+    route: str | None
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A flow bound to a stream, with its spec.
+
+    ``version`` is the SHA-256 of the flow's file in hex, ``spec_version`` that of its spec file ("" without one).
+    ``export`` is the parsed export of this one flow; nobody changes it. ``stale`` says why the file on disk is not what
+    runs, where the last good version is kept.
+    """
+
+    name: str
+    spec: RouteSpec
+    version: str
+    spec_version: str
+    export: Mapping[str, Any]
+    path: Path
+    spec_path: Path | None = None
+    stale: str | None = None
+
+    @property
+    def stream(self) -> str:
+        """The stream it reads."""
+        return self.spec.stream or default_stream(self.name)
+
+    @property
+    def group(self) -> str:
+        """The consumer group it reads with."""
+        return self.spec.group
+
+    @property
+    def results(self) -> str:
+        """Where outcomes go that no publish rule claims."""
+        return self.spec.results.stream or default_results(self.stream)
+
+    @property
+    def dead_letters(self) -> str:
+        """Where its dead letters go."""
+        return self.spec.dead_letter or default_dead_letters(self.stream)
+
+    @property
+    def files_dir(self) -> Path:
+        """Where the flow's files lie."""
+        return self.path.with_name(self.path.stem + ".files")
+
+    @property
+    def flow_id(self) -> str | None:
+        """The export's own id."""
+        value = self.export.get("id")
+        return value if isinstance(value, str) else None
+
+    @property
+    def flow_name(self) -> str | None:
+        """The export's own name."""
+        value = self.export.get("name")
+        return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Every route of a folder and every problem, at one moment."""
+
+    routes: Mapping[str, Route] = field(default_factory=lambda: MappingProxyType({}))
+    problems: tuple[Problem, ...] = ()

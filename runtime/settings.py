@@ -1,0 +1,114 @@
+"""The settings tree, read once from HEADRACE_ variables by the command and handed down.
+
+Nobody else reads the environment. Per-route values are in the route spec, never here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from runtime.errors import SettingsError
+
+PREFIX = "HEADRACE_"
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RedisSettings(_Group):
+    """Where Redis is and how long to wait for it. Times in seconds."""
+
+    url: SecretStr | None = None
+    connect_timeout: float = Field(default=5.0, gt=0)
+    command_timeout: float = Field(default=10.0, gt=0)
+
+
+class WorkerSettings(_Group):
+    """How a worker process behaves. Times in seconds, sizes in bytes."""
+
+    concurrency: int = Field(default=10, ge=1, le=10_000)
+    lease: float = Field(default=15.0, gt=0.2)
+    sweep_interval: float = Field(default=2.0, gt=0)
+    reconcile_interval: float = Field(default=5.0, gt=0)
+    audit_interval: float = Field(default=60.0, gt=0)
+    poll_interval: float = Field(default=2.0, gt=0)
+    probe_interval: float = Field(default=30.0, gt=0)
+    reclaim_idle: float = Field(default=600.0, gt=0)
+    grace: float = Field(default=60.0, ge=0)
+    max_payload: int = Field(default=8 * 1024 * 1024, ge=1024)
+
+
+class RetentionSettings(_Group):
+    """How long Redis keeps what is not the streams' own. Times in seconds."""
+
+    runs: float = Field(default=7 * 86400.0, gt=0)
+    chat: float = Field(default=30 * 86400.0, gt=0)
+    chat_messages: int = Field(default=200, ge=1)
+    run_list: int = Field(default=10_000, ge=1)
+
+
+class LogSettings(_Group):
+    """What is logged and how: ``console`` for people, ``json`` for collectors."""
+
+    level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    format: str = Field(default="auto", pattern="^(auto|console|json)$")
+
+
+class Settings(BaseSettings):
+    """All settings. ``HEADRACE_WORKER__CONCURRENCY=20`` sets ``worker.concurrency``."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", case_sensitive=False
+    )
+
+    flows: Path = Path("flows")
+    data: Path = Path(".headrace")
+    redis: RedisSettings = RedisSettings()
+    worker: WorkerSettings = WorkerSettings()
+    retention: RetentionSettings = RetentionSettings()
+    log: LogSettings = LogSettings()
+
+
+def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings from the environment. Raises SettingsError naming the variable and the nearest right name."""
+    _check_names(environ)
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = PREFIX + "__".join(str(part) for part in first["loc"]).upper()
+        raise SettingsError(f"{name}: {first['msg']} (it is {first.get('input')!r})") from error
+
+
+def take_secrets_away(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Remove HEADRACE_ variables and the Redis URL, so that no flow's code can read the worker's own configuration."""
+    for name in [n for n in environ if n.upper().startswith(PREFIX) or n == "REDIS_URL"]:
+        del environ[name]
+
+
+def variable_names() -> list[str]:
+    """Every variable that is read, in upper case."""
+    names: list[str] = []
+    for name, field in Settings.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names += [f"{PREFIX}{name}__{inner}".upper() for inner in kind.model_fields]
+        else:
+            names.append(f"{PREFIX}{name}".upper())
+    return names
+
+
+def _check_names(environ: Mapping[str, str]) -> None:
+    known = variable_names()
+    for name in environ:
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            near = difflib.get_close_matches(name.upper(), known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+            raise SettingsError(f"{name} is not a setting{hint}")

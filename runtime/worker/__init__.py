@@ -1,0 +1,1 @@
+"""Processes and loops: from an entry to its settled outcome."""

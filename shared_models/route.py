@@ -1,0 +1,153 @@
+"""The route spec: what a flow's YAML file may say. Every key is optional."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from shared_models.names import check_stream_name
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
+
+NOT_YET_BUILT = frozenset({"order_by", "isolation", "limits", "join"})
+"""Keys that the design reserves and this version refuses."""
+
+
+def parse_duration(value: object) -> float:
+    """Seconds from ``500ms``, ``30s``, ``10m``, ``24h`` or ``7d``. Raises ValueError for anything else."""
+    if isinstance(value, str) and (match := _DURATION.match(value.strip())):
+        return float(match[1]) * _UNITS[match[2]]
+    raise ValueError(f"{value!r} is not a duration; write a number and a unit: 500ms, 30s, 10m, 24h, 7d")
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest spelling that ``parse_duration`` reads back."""
+    for unit in ("d", "h", "m", "s"):
+        amount = seconds / _UNITS[unit]
+        if amount >= 1 and amount == int(amount):
+            return f"{int(amount)}{unit}"
+    return f"{seconds * 1000:g}ms"
+
+
+Duration = Annotated[float, BeforeValidator(lambda v: v if isinstance(v, float) else parse_duration(v))]
+"""Seconds; written as ``500ms``, ``30s``, ``10m``."""
+
+Expression = Annotated[str, Field(min_length=1, max_length=2048)]
+"""A CEL expression over event, payload and, after the run, output."""
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RetryPolicy(_Spec):
+    """How often and how late a failed event is tried again.
+
+    The delay is random in ``[0, min(max, initial * factor^n)]``.
+    """
+
+    max_attempts: int = Field(default=3, ge=1, le=100)
+    initial: Duration = 1.0
+    factor: float = Field(default=2.0, ge=1.0, le=100.0)
+    max: Duration = 60.0
+
+
+class IdempotencySpec(_Spec):
+    """What counts as a duplicate (``key``, default: the event's own key) and for how long after the end (``ttl``)."""
+
+    key: Expression | None = None
+    ttl: Duration = 86400.0
+
+
+class PublishRule(_Spec):
+    """Publish the outcome to stream ``to`` when ``when`` holds (always, if absent), with ``payload`` (a CEL map)."""
+
+    to: str
+    when: Expression | None = None
+    payload: Expression | None = None
+
+    @field_validator("to")
+    @classmethod
+    def _stream(cls, value: str) -> str:
+        return check_stream_name(value, field="to")
+
+
+class ResultsSpec(_Spec):
+    """Where outcomes go that no rule claims (``stream``), and how many entries that stream keeps (``keep``)."""
+
+    stream: str | None = None
+    keep: int = Field(default=10_000, ge=0)
+
+
+class VariableSource(_Spec):
+    """Where a variable's value comes from: exactly one of an environment variable, a file, a literal."""
+
+    env: str | None = None
+    file: str | None = None
+    value: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _literal(cls, data: Any) -> Any:
+        if isinstance(data, str | int | float) and not isinstance(data, bool):
+            return {"value": str(data)}
+        return data
+
+    @model_validator(mode="after")
+    def _one(self) -> VariableSource:
+        if sum(x is not None for x in (self.env, self.file, self.value)) != 1:
+            raise ValueError("write {env: NAME}, {file: PATH} or the value itself")
+        return self
+
+
+class TweaksPolicy(StrEnum):
+    """Which of a flow's fields an event may set: none, the declared, any but the protected."""
+
+    OFF = "off"
+    DECLARED = "declared"
+    PERMISSIVE = "permissive"
+
+
+class RouteSpec(_Spec):
+    """A route's settings. Durations are seconds here and ``500ms``, ``30s``, ``10m`` in YAML."""
+
+    stream: str | None = None
+    group: str = Field(default="headrace", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    enabled: bool = True
+    concurrency: int | None = Field(default=None, ge=1, le=10_000)
+    timeout: Duration = 600.0
+    retry: RetryPolicy = RetryPolicy()
+    idempotency: IdempotencySpec = IdempotencySpec()
+    input: Expression | None = None
+    session: Expression | None = None
+    publish: tuple[PublishRule, ...] = ()
+    results: ResultsSpec = ResultsSpec()
+    dead_letter: str | None = None
+    tweaks: TweaksPolicy | tuple[str, ...] = TweaksPolicy.OFF
+    """A policy, or the list of ``component.field`` that events may set (which means ``declared``)."""
+    variables: dict[str, VariableSource] = Field(default_factory=dict)
+    event_variables: tuple[str, ...] | Literal["any"] = ()
+    """The names of variables that an event may bring itself."""
+    upgrade: Literal["none", "safe"] = "none"
+
+    @field_validator("stream", "dead_letter")
+    @classmethod
+    def _stream(cls, value: str | None) -> str | None:
+        return value if value is None else check_stream_name(value)
+
+    @field_validator("group")
+    @classmethod
+    def _group(cls, value: str) -> str:
+        if value == "pub":
+            raise ValueError("the group name 'pub' is Headrace's own; use another")
+        return value
+
+    @field_validator("tweaks", mode="before")
+    @classmethod
+    def _yaml_off(cls, value: Any) -> Any:
+        # YAML 1.1 reads a bare `off` as false.
+        return TweaksPolicy.OFF if value is False else value
