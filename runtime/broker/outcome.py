@@ -14,7 +14,8 @@ from shared_models.result import RunResult
 class Publication:
     """One event to publish downstream: the stream, its flat fields, its deterministic event id.
 
-    ``keep``, where not None, is how many entries that stream keeps at least (only for streams that no route reads).
+    ``keep``, where not None, is how many entries the stream keeps at least; a stream that any consumer group reads is
+    never trimmed, whatever this says.
     """
 
     stream: str
@@ -42,9 +43,10 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The attempt is given back without a charge, to whoever takes it next (drain; a blocked route)."""
+    """The attempt is given back without a charge, to whoever takes it after ``delay`` seconds (drain; a blocked route)."""
 
     error: ErrorInfo | None = None
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

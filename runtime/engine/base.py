@@ -79,6 +79,10 @@ class LoadedFlow(Protocol):
     def version(self) -> str:
         """The FlowSource's version."""
 
+    @property
+    def webhook(self) -> bool:
+        """Whether the whole payload is the flow's data (a Webhook component): control keys are then only entry fields."""
+
 
 class Engine(Protocol):
     """Loads flows once and runs them per event. Two exist: Langflow and Echo."""

@@ -17,10 +17,11 @@ class EchoFlow:
     """A flow that says back what it is told."""
 
     version: str
+    webhook: bool = False
 
 
 class EchoEngine:
-    """Answers with the input. ``{"sleep": seconds}`` or ``{"fail": "event|route|moment"}`` in the payload ask for trouble."""
+    """Answers with the input. ``{"sleep": seconds}`` or ``{"fail": "event|route|moment"}`` ask for trouble."""
 
     async def prepare(self, *, concurrency: int) -> None:
         """Nothing to do."""
