@@ -23,9 +23,10 @@ class OutputKind(StrEnum):
 class Output(BaseModel):
     """One output of a flow: strict JSON, whatever the component returned.
 
-    ``id``, ``name`` and ``type`` are the component's id, display name and class in the export. ``text`` is the output
-    as text where it has one. ``data``: for a message ``{sender, session_id, files, usage, ...}``, for data a JSON
-    object, for a table ``{"columns": [...], "rows": [{...}]}``, for a list its items.
+    ``id``, ``name`` and ``type`` are the component's id, display name and class in the export; ``output`` names the
+    component's own output, since a component that ends a flow may have several. ``text`` is the output as text where it
+    has one. ``data``: for a message ``{sender, session_id, files, usage, ...}``, for data a JSON object, for a table
+    ``{"columns": [...], "rows": [{...}]}``, for a list its items.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -33,6 +34,7 @@ class Output(BaseModel):
     id: str
     name: str
     type: str
+    output: str = ""
     kind: OutputKind
     text: str | None = None
     data: Any = None

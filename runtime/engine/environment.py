@@ -1,0 +1,77 @@
+"""The process as the engine needs it: environment variables before its import, a place for its state, a thread pool.
+
+Loads nothing of Langflow. Everything here may be done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import structlog
+
+THREADS_PER_RUN = 4
+"""A run may hold several threads: parallel sync components, and one per token or message that is delivered."""
+
+_DEFAULTS = {
+    "DO_NOT_TRACK": "true",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # its import would try the network three times
+    "LANGFLOW_DEACTIVATE_TRACING": "true",
+    "LANGCHAIN_TRACING_V2": "false",
+    "LANGSMITH_TRACING": "false",
+    "LANGFLOW_VERTEX_BUILDS_STORAGE_ENABLED": "false",
+    "LANGFLOW_TRANSACTIONS_STORAGE_ENABLED": "false",
+}
+
+
+def set_environment(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set what the engine reads at its import, where the user has not set it. Creates a private state directory."""
+    for name, value in _DEFAULTS.items():
+        environ.setdefault(name, value)
+    if not environ.get("LANGFLOW_CONFIG_DIR"):
+        environ["LANGFLOW_CONFIG_DIR"] = private_state_dir()
+
+
+@cache
+def private_state_dir() -> str:
+    """A directory of this process alone for the engine's secret key and uploads; removed at exit. HOME is not used."""
+    path = tempfile.mkdtemp(prefix="headrace-engine-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def size_thread_pool(loop: asyncio.AbstractEventLoop, *, concurrency: int) -> ThreadPoolExecutor:
+    """Give the loop a pool in which ``concurrency`` runs of blocking components do not wait for each other."""
+    pool = ThreadPoolExecutor(max_workers=max(32, THREADS_PER_RUN * concurrency), thread_name_prefix="component")
+    loop.set_default_executor(pool)
+    return pool
+
+
+@contextlib.contextmanager
+def keep_logging() -> Iterator[None]:
+    """Keep the process's logging over the engine's import, which configures structlog to write to stdout.
+
+    Where nobody had configured structlog, it is set to write to stderr afterwards: stdout belongs to the command.
+    """
+    configured = structlog.is_configured()
+    before = structlog.get_config()
+    level, handlers = logging.root.level, list(logging.root.handlers)
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+        if configured:
+            structlog.configure(**before)
+        else:
+            structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)

@@ -1,0 +1,186 @@
+"""Builds real Langflow exports for tests, out of the engine's own component index and of components given as source.
+
+An export made here has the shape of one that the Langflow UI downloads. ``Flow.add`` needs no engine import; only
+``Flow.custom`` does, and its results are kept for the process.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import json
+import textwrap
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runtime.engine.base import FlowSource
+
+
+@functools.cache
+def component_index() -> Mapping[str, dict[str, Any]]:
+    """Every component of the installed engine by type, as the UI would put it into a flow."""
+    spec = importlib.util.find_spec("lfx")
+    assert spec is not None and spec.submodule_search_locations
+    path = Path(next(iter(spec.submodule_search_locations))) / "_assets" / "component_index.json"
+    entries = json.loads(path.read_text())["entries"]
+    return {kind: node for _, components in entries for kind, node in components.items()}
+
+
+class Flow:
+    """A flow under construction. ``add`` and ``custom`` return the component's id; ``connect`` joins two of them."""
+
+    def __init__(self, name: str = "Test flow", *, flow_id: str | None = None, version: str | None = "1.13.0") -> None:
+        self.name = name
+        self.flow_id = flow_id or str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+        self.version = version
+        self.nodes: list[dict[str, Any]] = []
+        self.edges: list[dict[str, Any]] = []
+
+    def add(self, kind: str, node_id: str | None = None, *, name: str | None = None, **values: Any) -> str:
+        """Put a component of the index into the flow, with the given field values."""
+        return self._put(kind, copy.deepcopy(component_index()[kind]), node_id, name, values)
+
+    def custom(self, code: str, node_id: str | None = None, *, name: str | None = None, **values: Any) -> str:
+        """Put a component given as source into the flow."""
+        kind, node = _custom_node(textwrap.dedent(code))
+        return self._put(kind, copy.deepcopy(node), node_id, name, values)
+
+    def put(self, kind: str, node: Mapping[str, Any], node_id: str | None = None, **values: Any) -> str:
+        """Put a component given as a frontend node into the flow."""
+        return self._put(kind, copy.deepcopy(dict(node)), node_id, None, values)
+
+    def _put(
+        self, kind: str, node: dict[str, Any], node_id: str | None, name: str | None, values: Mapping[str, Any]
+    ) -> str:
+        node_id = node_id or f"{kind}-{len(self.nodes):05d}"
+        if name:
+            node["display_name"] = name
+        template = node["template"]
+        for field, value in values.items():
+            if isinstance(value, Field):
+                template.setdefault(field, {}).update(value.keys)
+            else:
+                template[field]["value"] = value
+        node.setdefault("lf_version", self.version)
+        self.nodes.append(
+            {
+                "id": node_id,
+                "type": "genericNode",
+                "position": {"x": 0, "y": 0},
+                "data": {"id": node_id, "type": kind, "node": node, "showNode": True},
+            }
+        )
+        return node_id
+
+    def connect(self, source: str, output: str, target: str, field: str) -> None:
+        """Feed ``target``'s field from ``source``'s output."""
+        source_node, target_node = self.node(source), self.node(target)
+        types = next((o["types"] for o in source_node["node"]["outputs"] if o["name"] == output), ["Message"])
+        handle = {"dataType": source_node["type"], "id": source, "name": output, "output_types": types}
+        template_field = target_node["node"]["template"].get(field)
+        if template_field is None:  # a loop's own output takes the item back
+            looped = next(o for o in target_node["node"]["outputs"] if o["name"] == field)
+            target_handle = {
+                "dataType": target_node["type"],
+                "id": target,
+                "name": field,
+                "output_types": looped["types"],
+            }
+        else:
+            target_handle = {
+                "fieldName": field,
+                "id": target,
+                "inputTypes": template_field.get("input_types") or None,
+                "type": template_field.get("type", "str"),
+            }
+        self.edges.append(
+            {
+                "id": f"edge-{source}-{output}-{target}-{field}",
+                "source": source,
+                "target": target,
+                "sourceHandle": json.dumps(handle).replace('"', "œ"),
+                "targetHandle": json.dumps(target_handle).replace('"', "œ"),
+                "data": {"sourceHandle": handle, "targetHandle": target_handle},
+            }
+        )
+
+    def node(self, node_id: str) -> dict[str, Any]:
+        """What stands under ``data`` of a component."""
+        return next(node["data"] for node in self.nodes if node["id"] == node_id)
+
+    def template(self, node_id: str) -> dict[str, Any]:
+        """A component's fields."""
+        fields: dict[str, Any] = self.node(node_id)["node"]["template"]
+        return fields
+
+    def export(self) -> dict[str, Any]:
+        """The flow as the UI exports it."""
+        export: dict[str, Any] = {
+            "id": self.flow_id,
+            "name": self.name,
+            "description": "",
+            "endpoint_name": None,
+            "is_component": False,
+            "tags": [],
+            "data": {"nodes": self.nodes, "edges": self.edges, "viewport": {"x": 0, "y": 0, "zoom": 1}},
+        }
+        if self.version:
+            export["last_tested_version"] = self.version
+        return copy.deepcopy(export)
+
+
+class Field:
+    """Keys of a field's description other than its value: ``Field(value="OPENAI_API_KEY", load_from_db=True)``."""
+
+    def __init__(self, **keys: Any) -> None:
+        self.keys = keys
+
+
+@functools.cache
+def _custom_node(code: str) -> tuple[str, dict[str, Any]]:
+    from lfx.custom.custom_component.component import Component
+    from lfx.custom.utils import build_custom_component_template
+
+    node, instance = build_custom_component_template(Component(_code=code))
+    return type(instance).__name__, node
+
+
+def source(
+    flow: Flow | Mapping[str, Any],
+    *,
+    route: str = "test",
+    version: str | None = None,
+    path: Path | None = None,
+    **more: Any,
+) -> FlowSource:
+    """A FlowSource of a flow, as the registry would make it."""
+    export = flow.export() if isinstance(flow, Flow) else flow
+    path = path or Path(f"/nonexistent/flows/{route}.json")
+    digest = version or uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(export, sort_keys=True, default=str)).hex * 2
+    return FlowSource(
+        route=route, version=digest, export=export, path=path, files_dir=path.with_suffix(".files"), **more
+    )
+
+
+# --- whole flows ----------------------------------------------------------------------------------------------------
+
+
+def hello(*, name: str = "Hello") -> Flow:
+    """ChatInput to ChatOutput: says back what it is told."""
+    flow = Flow(name)
+    chat_in = flow.add("ChatInput", "ChatInput-in")
+    chat_out = flow.add("ChatOutput", "ChatOutput-out")
+    flow.connect(chat_in, "message", chat_out, "input_value")
+    return flow
+
+
+def text_hello(*, default: str = "saved default") -> Flow:
+    """TextInput to ChatOutput."""
+    flow = Flow("Text hello")
+    text_in = flow.add("TextInput", "TextInput-in", input_value=default)
+    chat_out = flow.add("ChatOutput", "ChatOutput-out")
+    flow.connect(text_in, "text", chat_out, "input_value")
+    return flow
