@@ -36,7 +36,7 @@ def imports_of(source: str) -> Imports:
 
 
 def _at_import(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
-    """The statements that run when the module is executed and may not fail: nothing guarded, conditional or in a function."""
+    """The statements that run when the module is executed and may not fail: nothing guarded or conditional."""
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             yield statement
