@@ -84,11 +84,15 @@ class ResultsSpec(_Spec):
 
 
 class VariableSource(_Spec):
-    """Where a variable's value comes from: exactly one of an environment variable, a file, a literal."""
+    """Where a variable's value comes from: exactly one of an environment variable, a file, a literal.
+
+    ``default`` is the value where the environment variable or the file is absent or empty.
+    """
 
     env: str | None = None
     file: str | None = None
     value: str | None = None
+    default: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -101,6 +105,8 @@ class VariableSource(_Spec):
     def _one(self) -> VariableSource:
         if sum(x is not None for x in (self.env, self.file, self.value)) != 1:
             raise ValueError("write {env: NAME}, {file: PATH} or the value itself")
+        if self.value is not None and self.default is not None:
+            raise ValueError("a default goes with env or file; write the value itself instead")
         return self
 
 
