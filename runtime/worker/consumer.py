@@ -1,0 +1,295 @@
+"""Reading: free slots, then that many entries, then a processor for each. Never more than can run now.
+
+Every look at a stream is one script that hands out due entries first and new ones for the rest. When nothing is left to
+fetch, one group-free blocking read over all streams waits for news; it hands out nothing, so it can never take more than
+there are slots, and a flood on one stream cannot starve another: each look shares the free slots over the streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from runtime.broker.client import Broker
+from runtime.broker.delivery import Delivery, Fetched
+from runtime.broker.reader import FetchRequest
+from runtime.errors import GroupMissing, LeaseLost
+from runtime.settings import Settings
+from runtime.worker.flights import Flight, Flights
+from runtime.worker.lanes import Lane, Lanes
+from runtime.worker.lease import LeaseKeeper
+from runtime.worker.limiter import Limiter
+from runtime.worker.processor import Processor
+from shared_models.errors import HeadraceError
+
+log = structlog.get_logger("headrace.worker")
+
+BLOCK = 5.0
+"""Seconds that one blocking read lasts at most."""
+
+MAX_BACKOFF = 2.0
+"""Seconds between looks while Redis is away."""
+
+
+class Consumer:
+    """Feeds the processor of one worker identity from all of its lanes."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        lanes: Lanes,
+        limiter: Limiter,
+        flights: Flights,
+        processor: Processor,
+        lease: LeaseKeeper,
+        settings: Settings,
+        *,
+        worker: str,
+    ) -> None:
+        self._broker = broker
+        self._lanes = lanes
+        self._limiter = limiter
+        self._flights = flights
+        self._processor = processor
+        self._lease = lease
+        self._settings = settings.worker
+        self._worker = worker
+        self._stopping = False
+        self._kick = asyncio.Event()
+        self._news: asyncio.Task[set[str]] | None = None
+        self._watched: frozenset[str] = frozenset()
+        self._failures = 0
+        self._next_reconcile = 0.0
+        self.last_poll = time.monotonic()
+        """When Redis last answered a look."""
+
+    def kick(self) -> None:
+        """Look again now: a lane has changed, or something is due."""
+        self._kick.set()
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self._stopping = True
+        self._kick.set()
+
+    async def run(self) -> None:
+        """Until ``stop``."""
+        try:
+            while not self._stopping:
+                await self._reconcile_if_time()
+                if not await self._fetch_round():
+                    await self._wait()
+        finally:
+            await self._drop_news()
+
+    # --- fetch ------------------------------------------------------------------------------------------------------
+
+    async def _fetch_round(self) -> bool:
+        """One look at every lane that may have something, as far as slots go. False if there was none to look at."""
+        now = time.monotonic()
+        wanted = self._requests(now)
+        if not wanted:
+            return False
+        self._kick.clear()
+        requests = [self._request(lane, n) for lane, n in wanted]
+        try:
+            answers = await self._broker.reader.fetch(requests)
+        except HeadraceError as error:
+            await self._away(error, [lane for lane, _ in wanted])
+            return True
+        self._failures = 0
+        self.last_poll = time.monotonic()
+        for (lane, _), answer in zip(wanted, answers, strict=True):
+            if isinstance(answer, Fetched):
+                self._accept(lane, answer)
+            else:
+                await self._refused(lane, answer)
+        return True
+
+    def _requests(self, now: float) -> list[tuple[Lane, int]]:
+        ready = [lane for lane in self._lanes.rotated() if lane.readable and lane.due(now) and self._room(lane)]
+        free = self._limiter.free
+        wanted: list[tuple[Lane, int]] = []
+        for left, lane in zip(range(len(ready), 0, -1), ready, strict=True):
+            n = min(self._room(lane), max(1, free // left))
+            if n <= 0 or free <= 0:
+                break
+            wanted.append((lane, n))
+            free -= n
+        return wanted
+
+    def _room(self, lane: Lane) -> int:
+        active = lane.active
+        return self._limiter.free_for(lane.name, active.route.spec.concurrency) if active else 0
+
+    def _request(self, lane: Lane, n: int) -> FetchRequest:
+        return FetchRequest(
+            keys=lane.keys,
+            worker=self._worker,
+            n=n,
+            probe=lane.blocked,
+            probe_interval=self._settings.probe_interval,
+        )
+
+    def _accept(self, lane: Lane, fetched: Fetched) -> None:
+        now = time.monotonic()
+        lane.tail, lane.hungry, lane.blocked = fetched.tail, fetched.more and not fetched.blocked, fetched.blocked
+        lane.next_look = now + self._settings.poll_interval
+        if fetched.next_due is not None and not fetched.blocked:
+            lane.look_at(now + max(0.0, fetched.next_due / 1000 - time.time()))
+        for delivery in fetched.deliveries:
+            self._start(lane, delivery)
+
+    def _start(self, lane: Lane, delivery: Delivery) -> None:
+        if delivery.entry_id in lane.flights or lane.active is None:
+            return
+        flight = Flight(lane, delivery.entry_id)
+        lane.flights[delivery.entry_id] = ""
+        lane.unsure = True
+        self._limiter.take(lane.name)
+        task = asyncio.create_task(self._fly(flight, delivery), name=f"delivery:{lane.keys.stream}:{delivery.entry_id}")
+        self._flights.add(task, flight)
+
+    async def _fly(self, flight: Flight, delivery: Delivery) -> None:
+        lane = flight.lane
+        try:
+            active = lane.active
+            if active is not None:
+                await self._processor.process(flight, delivery, active)
+        finally:
+            lane.flights.pop(flight.entry_id, None)
+            self._limiter.give_back(lane.name)
+            self.kick()
+
+    # --- trouble ----------------------------------------------------------------------------------------------------
+
+    async def _refused(self, lane: Lane, error: HeadraceError) -> None:
+        lane.unsure = True
+        if isinstance(error, GroupMissing):
+            try:
+                await self._broker.streams.ensure_group(lane.keys)
+            except HeadraceError as failed:
+                await self._away(failed, [lane])
+            else:
+                log.warning("group.recreated", route=lane.name, stream=lane.keys.stream, group=lane.keys.group)
+                lane.hungry, lane.tail = True, "0-0"
+        elif isinstance(error, LeaseLost):
+            # Redis has lost the lease (it was emptied, or this process was away): only a renewal can bring it back.
+            if not await self._lease.renew_now():
+                await self._pause(0.2)
+        else:
+            await self._away(error, [lane])
+
+    async def _away(self, error: HeadraceError, lanes: Sequence[Lane]) -> None:
+        self._failures += 1
+        for lane in lanes:
+            lane.unsure = lane.hungry = True
+        if self._failures == 1:
+            log.warning("redis.failed", step="fetch", code=error.code, error=error.message)
+        await self._pause(min(MAX_BACKOFF, 0.05 * 2 ** min(self._failures, 8)))
+
+    async def _pause(self, seconds: float) -> None:
+        if not self._stopping:
+            await asyncio.sleep(seconds)
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        """Until there is something to fetch: news on a stream, a due time, a free slot, a change of the lanes."""
+        now = time.monotonic()
+        lanes = [lane for lane in self._lanes if lane.readable]
+        quiet = [lane for lane in lanes if self._room(lane) > 0]
+        timer = min([BLOCK, *(lane.next_look - now for lane in quiet), self._next_reconcile - now])
+        await self._listen(quiet)
+        kicked = asyncio.create_task(self._kick.wait(), name="consumer:kick")
+        waits: set[asyncio.Task[object]] = {kicked}  # type: ignore[arg-type]
+        if self._news is not None:
+            waits.add(self._news)  # type: ignore[arg-type]
+        try:
+            await asyncio.wait(waits, timeout=max(0.0, timer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            kicked.cancel()
+        self._kick.clear()
+        self._hear(lanes)
+
+    async def _listen(self, quiet: Sequence[Lane]) -> None:
+        """Have one blocking read over every quiet stream under way."""
+        streams = frozenset(lane.keys.stream for lane in quiet if not lane.blocked)
+        if self._news is not None and not self._news.done() and not streams <= self._watched:
+            await self._drop_news()
+        if self._news is None and streams:
+            tails: dict[str, str] = {}
+            for lane in quiet:
+                stream = lane.keys.stream
+                if stream in streams:
+                    tails[stream] = min(tails.get(stream, lane.tail), lane.tail, key=_order)
+            self._watched = streams
+            self._news = asyncio.create_task(self._broker.reader.wait(tails, BLOCK), name="consumer:news")
+
+    def _hear(self, lanes: Sequence[Lane]) -> None:
+        if self._news is None or not self._news.done():
+            return
+        news, self._news = self._news, None
+        error = news.exception()
+        streams: set[str] | frozenset[str] = self._watched if error is not None else news.result()
+        for lane in lanes:
+            if lane.keys.stream in streams:
+                lane.hungry = True
+        if error is not None and not isinstance(error, HeadraceError):
+            raise error
+
+    async def _drop_news(self) -> None:
+        """End the blocking read without dropping its connection."""
+        news, self._news = self._news, None
+        if news is None:
+            return
+        if not news.done():
+            try:
+                await self._broker.reader.unblock()
+            except HeadraceError:
+                news.cancel()
+        await asyncio.wait({news}, timeout=1.0)
+        if not news.done():
+            news.cancel()
+            await asyncio.wait({news})
+        if not news.cancelled():
+            news.exception()
+
+    # --- reconcile --------------------------------------------------------------------------------------------------
+
+    async def _reconcile_if_time(self) -> None:
+        """Find entries that are pending to this worker and that it does not know of: a reply was lost on the way.
+
+        Runs between two looks, on the task that reads, so that no reply can be in transit.
+        """
+        now = time.monotonic()
+        if now < self._next_reconcile:
+            return
+        self._next_reconcile = now + self._settings.reconcile_interval
+        for lane in [lane for lane in self._lanes if lane.readable and lane.unsure]:
+            try:
+                await self._reconcile(lane)
+            except HeadraceError as error:
+                log.debug("reconcile.failed", route=lane.name, code=error.code)
+
+    async def _reconcile(self, lane: Lane) -> None:
+        pending = await self._broker.reader.pending(lane.keys, worker=self._worker)
+        unknown = [entry for entry in pending if entry not in lane.flights]
+        lane.unsure = bool(lane.flights)
+        if not unknown:
+            return
+        log.warning("entries.adopted", route=lane.name, count=len(unknown))
+        room = self._room(lane)
+        for delivery in await self._broker.reader.read_ids(lane.keys, unknown[:room]):
+            self._start(lane, delivery)
+        if unknown[room:]:
+            await self._broker.leases.unstarted(lane.keys, worker=self._worker, ids=unknown[room:])
+            lane.hungry = True
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.partition("-")
+    return int(milliseconds), int(sequence or 0)

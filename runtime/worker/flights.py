@@ -1,0 +1,80 @@
+"""Deliveries in hand: what runs, and how a run is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from enum import Enum
+
+import structlog
+
+from runtime.worker.lanes import Lane
+
+log = structlog.get_logger("headrace.worker")
+
+
+class Abort(Enum):
+    """Why a run is ended before its time."""
+
+    DRAIN = "drain"
+    """The process goes: give the attempt back."""
+    LOST = "lost"
+    """Another worker may have it: write nothing."""
+
+
+class Flight:
+    """One delivery from its reading to its settlement."""
+
+    def __init__(self, lane: Lane, entry_id: str) -> None:
+        self.lane = lane
+        self.entry_id = entry_id
+        self.abort: Abort | None = None
+        self.begun = False
+        self._aborted = asyncio.Event()
+
+    def end(self, why: Abort) -> None:
+        """Tell the run to stop."""
+        if self.abort is None or why is Abort.LOST:
+            self.abort = why
+        self._aborted.set()
+
+    async def aborted(self) -> None:
+        """Wait until it is told to stop."""
+        await self._aborted.wait()
+
+
+class Flights:
+    """All deliveries in hand."""
+
+    def __init__(self) -> None:
+        self._flights: dict[asyncio.Task[None], Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def add(self, task: asyncio.Task[None], flight: Flight) -> None:
+        """Keep the task of a delivery, so that it is neither collected nor forgotten."""
+        self._flights[task] = flight
+        task.add_done_callback(self._end)
+
+    def abort_all(self, why: Abort) -> None:
+        """Tell every run to stop."""
+        for flight in self._flights.values():
+            flight.end(why)
+
+    async def empty(self, timeout: float | None) -> bool:  # noqa: ASYNC109  the caller's deadline is a plain number
+        """Wait until nothing is in hand; False if ``timeout`` seconds were not enough."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._flights:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            await asyncio.wait(set(self._flights), timeout=left)
+        return True
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._flights.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A fault of ours. The entry is still pending to this worker: it is found again by the reconciler, and its
+            # attempts are counted, so that it ends in the dead letters and not in a circle.
+            log.error("delivery.crashed", delivery=task.get_name(), exc_info=error)

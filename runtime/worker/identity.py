@@ -1,0 +1,247 @@
+"""The worker under one name, from its first renewal to its last write.
+
+An identity that Redis has declared dead is never revived: what it ran is dropped, writes nothing, and the process goes
+on under a new name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import secrets
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from runtime.broker.client import Broker
+from runtime.engine.base import Engine
+from runtime.registry.registry import Registry
+from runtime.registry.snapshot import Problem, Snapshot
+from runtime.registry.watch import watch
+from runtime.settings import Settings
+from runtime.worker.consumer import Consumer
+from runtime.worker.flights import Abort, Flights
+from runtime.worker.janitor import Janitor
+from runtime.worker.lanes import Lanes
+from runtime.worker.lease import LeaseKeeper
+from runtime.worker.limiter import Limiter
+from runtime.worker.loop import PeriodicLoop
+from runtime.worker.processor import Processor
+from runtime.worker.reporter import Reporter
+from runtime.worker.route_book import RouteBook
+from runtime.worker.sweeper import Sweeper
+from shared_models.errors import HeadraceError
+
+log = structlog.get_logger("headrace.worker")
+
+LAST_WRITES = 10.0
+"""Seconds that released attempts and last outcomes have to be written after the grace."""
+
+RETRY_UNREADY = 15.0
+"""Seconds between tries to load what could not be loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What outlives an identity: the process's configuration, its engine, the flows it has loaded, its slots."""
+
+    settings: Settings
+    engine: Engine
+    registry: Registry
+    broker: Broker
+    connect: Callable[[], Broker]
+    only: frozenset[str]
+    lanes: Lanes
+    limiter: Limiter
+    drain: asyncio.Event
+    hurry: asyncio.Event
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyReport:
+    """What runs once the worker reads: routes that are ready, those that are not and why, files that are no routes."""
+
+    worker: str
+    ready: tuple[str, ...]
+    unready: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+OnReady = Callable[[ReadyReport], None]
+
+
+def new_name() -> str:
+    """A consumer name that no other process ever has: reused, it would keep a dead worker's entries alive."""
+    return f"{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class _UnreadyRoutes(PeriodicLoop):
+    name = "unready"
+
+    def __init__(self, book: RouteBook) -> None:
+        super().__init__(RETRY_UNREADY)
+        self._book = book
+
+    async def tick(self) -> None:
+        await self._book.retry_unready()
+
+
+class Identity:
+    """One name, its lease, its roles."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.name = new_name()
+        self._with = resources
+        self._flights = Flights()
+        self._lost = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def lost() -> None:
+            loop.call_soon_threadsafe(self._lost.set)
+
+        broker, settings, lanes, limiter = resources.broker, resources.settings, resources.lanes, resources.limiter
+        self._lease = LeaseKeeper(resources.connect, worker=self.name, lease=settings.worker.lease, lost=lost)
+        processor = Processor(broker, resources.engine, self._lease, settings, worker=self.name)
+        self._consumer = Consumer(
+            broker, lanes, limiter, self._flights, processor, self._lease, settings, worker=self.name
+        )
+        self._book = RouteBook(broker, resources.engine, lanes, only=resources.only, changed=self._consumer.kick)
+        self._reporter = Reporter(
+            broker, lanes, self._book, limiter, worker=self.name, concurrency=settings.worker.concurrency
+        )
+        self._loops: tuple[PeriodicLoop, ...] = (
+            Sweeper(broker, lanes, settings.worker),
+            Janitor(broker, lanes, settings, worker=self.name),
+            self._reporter,
+            _UnreadyRoutes(self._book),
+        )
+
+    async def run(self, on_ready: OnReady | None) -> bool:
+        """Until the process drains (True) or Redis has declared this name dead (False).
+
+        Raises whatever ended one of the roles: a worker without its sweeper must not look alive.
+        """
+        self._lease.start()
+        try:
+            ends = {self._spawn(self._with.drain.wait(), "drain"), self._spawn(self._lost.wait(), "lost")}
+            roles = {self._spawn(self._serve(on_ready), "serve")}
+            roles |= {self._spawn(loop.run(), loop.name) for loop in self._loops}
+            try:
+                done, _ = await asyncio.wait(ends | roles, return_when=asyncio.FIRST_COMPLETED)
+                for task in done & roles:
+                    task.result()
+                if self._lost.is_set():
+                    await self._drop()
+                    return False
+                await self._drain()
+                return True
+            finally:
+                await _end(ends | roles)
+        finally:
+            await self._lease.close()
+
+    async def _serve(self, on_ready: OnReady | None) -> None:
+        """Load the flows, read their streams, follow the folder."""
+        snapshots = watch(self._with.registry)
+        try:
+            await self._apply(await anext(snapshots))
+            consuming = self._spawn(self._consumer.run(), "consumer")
+            following = self._spawn(self._follow(snapshots), "watcher")
+            try:
+                if on_ready is not None:
+                    on_ready(self._ready())
+                done, _ = await asyncio.wait({consuming, following}, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                await consuming  # told to stop: the drain goes on without the folder
+            finally:
+                await _end({consuming, following})
+        finally:
+            await snapshots.aclose()
+
+    async def _follow(self, snapshots: Any) -> None:
+        async for snapshot in snapshots:
+            await self._apply(snapshot)
+
+    async def _apply(self, snapshot: Snapshot) -> None:
+        await self._book.apply(snapshot)
+        tries = 0
+        while not self._with.drain.is_set():
+            try:
+                await self._book.listen(self._lease)
+                break
+            except HeadraceError as error:
+                tries += 1
+                if tries == 1:
+                    log.warning("redis.failed", step="listen", code=error.code, error=error.message)
+                await asyncio.sleep(min(2.0, 0.1 * 2 ** min(tries, 5)))
+        self._reporter.nudge()
+
+    def _ready(self) -> ReadyReport:
+        lanes = list(self._with.lanes)
+        return ReadyReport(
+            worker=self.name,
+            ready=tuple(sorted(lane.name for lane in lanes if lane.active)),
+            unready={lane.name: lane.needs for lane in lanes if not lane.active},
+            problems=self._book.problems,
+        )
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Stop reading, let the running ones finish, give the rest back, leave no consumer behind."""
+        grace = self._with.settings.worker.grace
+        log.info("worker.draining", worker=self.name, running=len(self._flights), grace=grace)
+        self._consumer.stop()
+        self._reporter.draining = True
+        self._reporter.nudge()
+        try:
+            # Should the platform kill this process at its own deadline, no attempt is charged for it.
+            await self._with.broker.leases.excuse(self._with.lanes.keys, worker=self.name)
+        except HeadraceError as error:
+            log.warning("redis.failed", step="excuse", code=error.code, error=error.message)
+        if not await self._landed(grace):
+            log.warning("worker.releasing", worker=self.name, running=len(self._flights))
+            self._flights.abort_all(Abort.DRAIN)
+            if not await self._flights.empty(LAST_WRITES):
+                log.error("worker.left_unsettled", worker=self.name, running=len(self._flights))
+        await self._leave()
+        log.info("worker.drained", worker=self.name)
+
+    async def _landed(self, grace: float) -> bool:
+        """Wait for the running ones, until the grace is over or a second signal hurries."""
+        empty = self._spawn(self._flights.empty(grace), "landing")
+        hurry = self._spawn(self._with.hurry.wait(), "hurry")
+        await asyncio.wait({empty, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        await _end({empty, hurry})
+        return not len(self._flights)
+
+    async def _leave(self) -> None:
+        try:
+            for lane in self._with.lanes:
+                if lane.listening:
+                    await self._with.broker.leases.leave(lane.keys, worker=self.name)
+            await self._with.broker.fleet.retire(self.name)
+        except HeadraceError as error:
+            # Its lease ends by itself; another worker's sweeper does the rest.
+            log.warning("redis.failed", step="leave", code=error.code, error=error.message)
+
+    async def _drop(self) -> None:
+        """Drop everything in hand: others have it."""
+        log.error("worker.renamed", worker=self.name, running=len(self._flights))
+        self._consumer.stop()
+        self._flights.abort_all(Abort.LOST)
+        await self._flights.empty(LAST_WRITES)
+        self._with.lanes.reset()
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        return asyncio.create_task(work, name=f"worker:{name}")
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,47 @@
+"""The janitor repairs what operators and evictions broke, forgets old runs in the lists, and closes lanes that are empty."""
+
+from __future__ import annotations
+
+import structlog
+
+from runtime.broker.client import Broker
+from runtime.errors import GroupMissing
+from runtime.settings import Settings
+from runtime.worker.lanes import Lane, Lanes
+from runtime.worker.loop import PeriodicLoop
+
+log = structlog.get_logger("headrace.worker")
+
+
+class Janitor(PeriodicLoop):
+    """Audits every lane once a minute."""
+
+    name = "janitor"
+
+    def __init__(self, broker: Broker, lanes: Lanes, settings: Settings, *, worker: str) -> None:
+        super().__init__(settings.worker.audit_interval)
+        self._broker = broker
+        self._lanes = lanes
+        self._worker = worker
+
+    async def tick(self) -> None:
+        """One round over the lanes."""
+        for lane in self._lanes:
+            if lane.closing and not lane.flights:
+                await self._leave(lane)
+            elif lane.listening:
+                await self._audit(lane)
+
+    async def _leave(self, lane: Lane) -> None:
+        await self._broker.leases.leave(lane.keys, worker=self._worker)
+        self._lanes.remove(lane)
+
+    async def _audit(self, lane: Lane) -> None:
+        try:
+            repaired = await self._broker.recovery.audit(lane.keys)
+        except GroupMissing:
+            return  # the consumer re-creates it
+        await self._broker.runs.trim(lane.keys)
+        if repaired:
+            lane.hungry = True
+            log.warning("entries.repaired", route=lane.name, entries=repaired)

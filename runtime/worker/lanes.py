@@ -1,0 +1,115 @@
+"""Lanes: what this worker runs for each route, and how far it has read the route's stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from runtime.broker.keys import RouteKeys
+from runtime.engine.base import LoadedFlow
+from runtime.registry.snapshot import Route
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveRoute:
+    """One version of a route, loaded. A run keeps the one it began with."""
+
+    route: Route
+    flow: LoadedFlow
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A route's stream as this worker reads it. Times are of the monotonic clock."""
+
+    name: str
+    keys: RouteKeys
+    active: ActiveRoute | None = None
+    """None while the route is unready: it is reported, and its stream is not read."""
+    needs: tuple[str, ...] = ()
+    stale: str | None = None
+    error_code: str = ""
+    listening: bool = False
+    """Its group exists and its lease is registered: it may be read."""
+    closing: bool = False
+    tail: str = "0-0"
+    hungry: bool = True
+    """There may be something to fetch right now."""
+    next_look: float = 0.0
+    blocked: bool = False
+    unsure: bool = False
+    """A reply may have been lost: entries may be pending to this worker that it does not know of."""
+    flights: dict[str, str] = field(default_factory=dict)
+    """Entry id to token, of every delivery that is not settled."""
+
+    @property
+    def readable(self) -> bool:
+        """Whether it may be fetched from."""
+        return self.active is not None and self.listening and not self.closing
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for a look."""
+        return self.hungry or now >= self.next_look
+
+    def look_at(self, when: float) -> None:
+        """Look again at ``when`` at the latest."""
+        self.next_look = min(self.next_look, when)
+
+
+class Lanes:
+    """All lanes of this worker, by route name, in a rotating order so that none is always first."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, Lane] = {}
+        self._turn = 0
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(tuple(self._lanes.values()))
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def get(self, name: str) -> Lane | None:
+        """The lane of a route."""
+        return self._lanes.get(name)
+
+    def add(self, lane: Lane) -> None:
+        """A new lane, or another in the place of one of the same route."""
+        self._lanes[lane.name] = lane
+
+    def remove(self, lane: Lane) -> None:
+        """Forget a lane that is closed."""
+        if self._lanes.get(lane.name) is lane:
+            del self._lanes[lane.name]
+
+    def reset(self) -> None:
+        """What is known of the streams belongs to an identity; the loaded flows do not."""
+        for lane in self:
+            lane.listening = lane.blocked = lane.unsure = False
+            lane.tail, lane.hungry, lane.flights = "0-0", True, {}
+
+    def rotated(self) -> list[Lane]:
+        """All lanes, beginning with another one each time."""
+        lanes = list(self._lanes.values())
+        if not lanes:
+            return lanes
+        self._turn = (self._turn + 1) % len(lanes)
+        return lanes[self._turn :] + lanes[: self._turn]
+
+    @property
+    def keys(self) -> list[RouteKeys]:
+        """The keys of every lane."""
+        return [lane.keys for lane in self._lanes.values()]
+
+    def by_stream(self) -> Mapping[str, list[Lane]]:
+        """The lanes of each stream."""
+        found: dict[str, list[Lane]] = {}
+        for lane in self._lanes.values():
+            found.setdefault(lane.keys.stream, []).append(lane)
+        return found
+
+
+def monotonic() -> float:
+    """Seconds of the clock that lanes are timed with."""
+    return time.monotonic()

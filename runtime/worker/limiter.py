@@ -1,0 +1,38 @@
+"""Slots: how many runs this process may have at once, over all routes and per route."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class Limiter:
+    """Counts running deliveries against the process's concurrency and each route's own."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._used: Counter[str] = Counter()
+
+    @property
+    def used(self) -> int:
+        """Slots in use."""
+        return self._used.total()
+
+    @property
+    def free(self) -> int:
+        """Slots left in the process."""
+        return self._total - self.used
+
+    def free_for(self, route: str, limit: int | None) -> int:
+        """Slots that ``route`` may take now, given its own ``limit``."""
+        own = self._total if limit is None else limit - self._used[route]
+        return max(0, min(self.free, own))
+
+    def take(self, route: str) -> None:
+        """One slot for ``route``; the caller has looked before."""
+        self._used[route] += 1
+
+    def give_back(self, route: str) -> None:
+        """The slot of a delivery that has ended."""
+        self._used[route] -= 1
+        if self._used[route] <= 0:
+            del self._used[route]

@@ -1,0 +1,66 @@
+"""The base of a periodic loop: an interval with jitter, and an error backoff, in a named task that is watched."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+
+import structlog
+
+from shared_models.errors import HeadraceError
+
+log = structlog.get_logger("headrace.worker")
+
+MAX_BACKOFF = 5.0
+"""Seconds between tries while Redis is away: it must be noticed within 5 s of its return."""
+
+
+class PeriodicLoop(ABC):
+    """Calls ``tick`` every ``interval`` seconds, give or take a fifth, until it is stopped.
+
+    An error of ours is logged and waited out; any other one ends the task, and the process with it: a role that has
+    silently ended is worse than a restart.
+    """
+
+    name: str
+
+    def __init__(self, interval: float) -> None:
+        self.interval = interval
+        self._stopped = False
+        self._wake = asyncio.Event()
+
+    @abstractmethod
+    async def tick(self) -> None:
+        """The work of one round."""
+
+    async def run(self) -> None:
+        """Until ``stop``."""
+        failures = 0
+        while not self._stopped:
+            try:
+                await self.tick()
+                failures = 0
+            except HeadraceError as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("loop.failed", loop=self.name, code=error.code, error=error.message)
+            pause = self.interval if not failures else min(MAX_BACKOFF, 0.1 * 2**failures)
+            await self._pause(pause * random.uniform(0.8, 1.2))  # noqa: S311  jitter, not a secret
+
+    def stop(self) -> None:
+        """End after the current round."""
+        self._stopped = True
+        self._wake.set()
+
+    def nudge(self) -> None:
+        """Do the next round now."""
+        self._wake.set()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()

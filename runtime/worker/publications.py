@@ -1,0 +1,113 @@
+"""From a completed run to the events that are published downstream. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.broker.outcome import Publication
+from runtime.expressions import ExpressionFailed, Scope
+from runtime.registry.snapshot import Route
+from shared_models.codec import downstream_event_id, encode
+from shared_models.dead_letter import ErrorInfo
+from shared_models.envelope import EventEnvelope
+from shared_models.result import RunResult
+
+RESULTS_RULE = -1
+"""The rule number, in a downstream event's id, of the route's results stream."""
+
+REPLY_RULE = -2
+"""The rule number of an event's own reply_to."""
+
+KEEP = 10_000
+"""Entries that a stream keeps which no consumer group reads."""
+
+
+def completed(
+    route: Route, envelope: EventEnvelope, result: RunResult, scope: Scope, now: int
+) -> tuple[Publication, ...]:
+    """Every matching rule's event; the results stream's where none matches; the reply_to's where the event has one.
+
+    Raises ExpressionFailed naming the rule whose expression cannot be evaluated.
+    """
+    scope = scope.with_variable("output", _document(route, result))
+    default = _default_payload(route, envelope, result)
+    made = []
+    for number, rule in enumerate(route.spec.publish):
+        where = f"route {route.name}, publish[{number}]"
+        if rule.when is None or scope.holds(rule.when, where=f"{where}.when"):
+            payload = default if rule.payload is None else _payload(scope, rule.payload, f"{where}.payload")
+            made.append(_publication(route, envelope, payload, rule.to, number, now, KEEP))
+    if not made:
+        made.append(_publication(route, envelope, default, route.results, RESULTS_RULE, now, route.spec.results.keep))
+    if envelope.reply_to:
+        made.append(_publication(route, envelope, default, envelope.reply_to, REPLY_RULE, now, KEEP))
+    return tuple(made)
+
+
+def dead_lettered(route: Route, envelope: EventEnvelope, error: ErrorInfo, now: int) -> tuple[Publication, ...]:
+    """What the event's reply_to is told of its end; nothing where it has none."""
+    if not envelope.reply_to:
+        return ()
+    payload = {
+        "error": {"code": error.code, "message": error.message, "component_id": error.component_id},
+        "flow": route.name,
+        **_context(envelope),
+    }
+    return (_publication(route, envelope, payload, envelope.reply_to, REPLY_RULE, now, KEEP),)
+
+
+def scope_of(envelope: EventEnvelope) -> Scope:
+    """The variables of an event's expressions before the run."""
+    event = envelope.model_dump(exclude={"payload"})
+    return Scope({"event": event, "payload": dict(envelope.payload)})
+
+
+def _document(route: Route, result: RunResult) -> dict[str, Any]:
+    uses_output = any(rule.when or rule.payload for rule in route.spec.publish)
+    return result.model_dump(mode="json") if uses_output else {}
+
+
+def _default_payload(route: Route, envelope: EventEnvelope, result: RunResult) -> dict[str, Any]:
+    return {
+        "input_value": result.text if result.text is not None else "",
+        "outputs": [output.model_dump(mode="json") for output in result.outputs],
+        "flow": route.name,
+        **_context(envelope),
+    }
+
+
+def _context(envelope: EventEnvelope) -> dict[str, Any]:
+    # A producer's own ids: they come back as they were sent, over all steps.
+    return {"context": envelope.payload["context"]} if "context" in envelope.payload else {}
+
+
+def _payload(scope: Scope, source: str, where: str) -> dict[str, Any]:
+    value = scope.evaluate(source, where=where)
+    if isinstance(value, Mapping):
+        return {str(key): item for key, item in value.items()}
+    if isinstance(value, str):
+        return {"input_value": value}
+    raise ExpressionFailed(f"{where}: `{source}` gave {type(value).__name__}; a payload is a map or a text")
+
+
+def _publication(
+    route: Route, parent: EventEnvelope, payload: dict[str, Any], to: str, rule: int, now: int, keep: int
+) -> Publication:
+    event_id = downstream_event_id(parent.event_id, rule, 0)
+    envelope = EventEnvelope(
+        event_id=event_id,
+        root_id=parent.root_id,
+        parent_id=parent.event_id,
+        step_index=parent.step_index + 1,
+        event_type="headrace.outcome",
+        source=f"headrace:{route.name}",
+        tenant_id=parent.tenant_id,
+        idempotency_key=event_id,
+        session_id=parent.session_id,
+        timestamp=now,
+        traceparent=parent.traceparent,
+        tracestate=parent.tracestate,
+        payload=payload,
+    )
+    return Publication(stream=to, event_id=event_id, fields=encode(envelope), keep=keep)

@@ -1,0 +1,143 @@
+"""The route book: from the registry's snapshot to loaded flows on lanes. A broken version never replaces a working one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from runtime.broker.client import Broker
+from runtime.broker.keys import RouteKeys
+from runtime.engine.base import Engine, FlowSource
+from runtime.errors import FlowUnready
+from runtime.registry.snapshot import Problem, Route, Snapshot
+from runtime.worker.lanes import ActiveRoute, Lane, Lanes
+from runtime.worker.lease import LeaseKeeper
+from shared_models.errors import HeadraceError
+
+log = structlog.get_logger("headrace.worker")
+
+
+class RouteBook:
+    """Keeps the lanes as the flows folder says. ``changed`` is called whenever a lane may be read in another way."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        engine: Engine,
+        lanes: Lanes,
+        *,
+        only: frozenset[str],
+        changed: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._engine = engine
+        self._lanes = lanes
+        self._only = only
+        self._changed = changed
+        self._lock = asyncio.Lock()
+        self.problems: tuple[Problem, ...] = ()
+        self.snapshot = Snapshot()
+
+    async def apply(self, snapshot: Snapshot) -> None:
+        """Load what is new, keep what is not, close what is gone. Runs in flight finish on the version they began with."""
+        async with self._lock:
+            self.snapshot, self.problems = snapshot, snapshot.problems
+            mine = {n: r for n, r in snapshot.routes.items() if not self._only or n in self._only}
+            self._engine.set_siblings(sources(snapshot.routes))
+            for lane in self._lanes:
+                route = mine.get(lane.name)
+                if route is None or RouteKeys(route.stream, route.group) != lane.keys:
+                    self._close(lane)
+            for name, route in mine.items():
+                await self._place(name, route)
+            self._changed()
+
+    async def retry_unready(self) -> None:
+        """Try again what could not be loaded: a package, a file or a child flow may have come."""
+        if any(lane.active is None or lane.error_code for lane in self._lanes):
+            await self.apply(self.snapshot)
+
+    async def listen(self, lease: LeaseKeeper) -> None:
+        """Create the groups, then register the leases: nothing is read before both."""
+        lanes = [lane for lane in self._lanes if not lane.closing]
+        new = [lane for lane in lanes if not lane.listening]
+        for lane in new:
+            await self._broker.streams.ensure_group(lane.keys)
+        if await lease.watch([lane.keys for lane in self._lanes]):
+            for lane in new:
+                lane.listening = lane.hungry = True
+                # A flow or a key may have been mended since the route was blocked: ask at once.
+                await self._broker.streams.probe_now(lane.keys)
+            self._changed()
+
+    async def _place(self, name: str, route: Route) -> None:
+        lane = self._lanes.get(name)
+        if lane is None or lane.closing:
+            lane = Lane(name, RouteKeys(route.stream, route.group))
+            self._lanes.add(lane)
+        now = lane.active.route if lane.active else None
+        lane.stale = route.stale
+        if now is not None and (now.version, now.spec) == (route.version, route.spec) and not lane.error_code:
+            return
+        if now is not None and now.version == route.version and lane.active is not None and not lane.error_code:
+            if now.spec.upgrade == route.spec.upgrade and now.spec.variables.keys() == route.spec.variables.keys():
+                lane.active = ActiveRoute(route, lane.active.flow)  # the spec alone has changed
+                await self._mended(lane)
+                return
+        await self._load(lane, route)
+
+    async def _load(self, lane: Lane, route: Route) -> None:
+        try:
+            flow = await self._engine.load(flow_source(route))
+        except HeadraceError as error:
+            lane.needs = error.needs if isinstance(error, FlowUnready) else ()
+            lane.error_code = error.code
+            lane.stale = error.message if lane.active else None
+            if not lane.active and not lane.needs:
+                lane.needs = (error.message,)
+            log.error("route.unready", route=route.name, code=error.code, error=error.message,
+                      keeps=lane.active.route.version[:12] if lane.active else None)  # fmt: skip
+            return
+        before = lane.active.route.version if lane.active else None
+        lane.active, lane.needs, lane.error_code, lane.stale = ActiveRoute(route, flow), (), "", route.stale
+        log.info("route.ready", route=route.name, stream=route.stream, group=route.group,
+                 version=route.version[:12], before=before[:12] if before else None)  # fmt: skip
+        await self._mended(lane)
+
+    async def _mended(self, lane: Lane) -> None:
+        if lane.listening and lane.blocked:
+            try:
+                await self._broker.streams.probe_now(lane.keys)
+            except HeadraceError as error:
+                log.debug("route.probe_later", route=lane.name, code=error.code)
+        lane.hungry = True
+
+    def _close(self, lane: Lane) -> None:
+        if not lane.closing:
+            log.info("route.closed", route=lane.name, stream=lane.keys.stream)
+        lane.closing = True
+        if not lane.flights:
+            self._lanes.remove(lane)
+
+
+def flow_source(route: Route) -> FlowSource:
+    """The route's flow as the engine is told of it."""
+    variables: frozenset[str] = frozenset(route.spec.variables)
+    if route.spec.event_variables != "any":
+        variables |= frozenset(route.spec.event_variables)
+    return FlowSource(
+        route=route.name,
+        version=route.version,
+        export=route.export,
+        path=route.path,
+        files_dir=route.files_dir,
+        upgrade=route.spec.upgrade == "safe",
+        variables=variables,
+    )
+
+
+def sources(routes: Mapping[str, Route]) -> dict[str, FlowSource]:
+    """All of them, by name."""
+    return {name: flow_source(route) for name, route in routes.items()}

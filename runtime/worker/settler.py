@@ -1,0 +1,170 @@
+"""Settling: the one place where an outcome becomes state, in one atomic write that is repeated until it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass, replace
+
+import structlog
+
+from runtime.broker.client import Broker
+from runtime.broker.delivery import Delivery
+from runtime.broker.gate import Claim
+from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried, RunMeta, Settled
+from runtime.errors import PublishRefused
+from runtime.settings import Settings
+from runtime.worker.flights import Abort, Flight
+from runtime.worker.lanes import ActiveRoute, Lane
+from shared_models.dead_letter import ErrorInfo
+from shared_models.envelope import EventEnvelope
+from shared_models.errors import HeadraceError
+
+log = structlog.get_logger("headrace.worker")
+
+BLOCKED_AGAIN = 1.5
+"""A probe that failed is taken again after this many probe intervals, so that the next probe is another event."""
+
+REFUSED_AGAIN = 60.0
+"""Seconds until an event is tried again whose dead-letter stream is not a stream."""
+
+
+@dataclass(slots=True)
+class Work:
+    """A decoded delivery on its way: everything that the later steps need."""
+
+    flight: Flight
+    delivery: Delivery
+    active: ActiveRoute
+    claim: Claim
+    meta: RunMeta
+    envelope: EventEnvelope | None
+    poison: HeadraceError | None
+    attempts: int = 0
+
+
+class Settler:
+    """Writes outcomes."""
+
+    def __init__(self, broker: Broker, settings: Settings) -> None:
+        self._broker = broker
+        self._settings = settings
+
+    async def settle(self, work: Work, outcome: Outcome) -> None:
+        """Record the outcome: one atomic write, repeated until it is answered, whatever happens to the caller."""
+        writing = asyncio.create_task(self._write(work, outcome), name=f"settle:{work.claim.event_id}")
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await writing  # the write goes on while the caller is cancelled: leave only when it has ended
+            raise
+
+    async def _write(self, work: Work, outcome: Outcome) -> None:
+        if isinstance(outcome, Released) and outcome.error is not None:
+            outcome = await self._block(work, outcome)
+        tries = 0
+        while work.flight.abort is not Abort.LOST:
+            try:
+                settled = await self._broker.settlement.settle(
+                    work.claim,
+                    outcome,
+                    delivery=work.delivery,
+                    attempts=work.attempts,
+                    meta=work.meta,
+                    dead_letter_stream=work.active.route.dead_letters,
+                )
+            except PublishRefused as error:
+                outcome = _refused(outcome, error)
+                continue
+            except HeadraceError as error:
+                tries += 1
+                await backoff(work, "settle", error, tries)
+                continue
+            if settled is Settled.ENTRY_GONE:
+                outcome = DeadLettered(_entry_gone(work))
+                continue
+            return await self._settled(work, outcome, settled)
+        return None
+
+    async def _settled(self, work: Work, outcome: Outcome, settled: Settled) -> None:
+        log.info("run.settled", route=work.active.route.name, event_id=work.claim.event_id, attempt=work.attempts,
+                 outcome=type(outcome).__name__.lower(), settled=settled.name.lower(), code=code_of(outcome))  # fmt: skip
+        lane = work.flight.lane
+        if isinstance(outcome, Retried | Released) and settled is Settled.DONE:
+            lane.look_at(time.monotonic() + outcome.delay)
+        if work.delivery.probe and not (isinstance(outcome, Released) and outcome.error is not None):
+            await self._unblock(lane)
+
+    async def _block(self, work: Work, outcome: Released) -> Released:
+        """Block the route before its entry is given back, so that nobody takes it in between."""
+        assert outcome.error is not None  # noqa: S101  the caller has looked
+        lane, interval, tries = work.flight.lane, self._settings.worker.probe_interval, 0
+        while work.flight.abort is not Abort.LOST:
+            try:
+                first = await self._broker.streams.block(lane.keys, error=outcome.error, probe_interval=interval)
+                break
+            except HeadraceError as error:
+                tries += 1
+                await backoff(work, "block", error, tries)
+        else:
+            return outcome
+        lane.blocked = True
+        if first:
+            log.error("route.blocked", route=work.active.route.name, code=outcome.error.code,
+                      component=outcome.error.component_id, error=outcome.error.message)  # fmt: skip
+        return replace(outcome, delay=interval * BLOCKED_AGAIN if work.delivery.probe else 0.0)
+
+    async def _unblock(self, lane: Lane) -> None:
+        try:
+            if await self._broker.streams.unblock(lane.keys):
+                log.info("route.unblocked", route=lane.name)
+        except HeadraceError as error:
+            # The next probe finds out again.
+            log.warning("route.not_unblocked", route=lane.name, code=error.code, error=error.message)
+            return
+        lane.blocked, lane.hungry = False, True
+
+
+async def backoff(work: Work, step: str, error: HeadraceError, tries: int) -> None:
+    """Wait before Redis is asked again; the first failure is logged, the later ones are the same."""
+    if tries == 1:
+        log.warning("redis.failed", step=step, route=work.active.route.name, event_id=work.claim.event_id,
+                    code=error.code, error=error.message)  # fmt: skip
+    await pause(min(2.0, 0.05 * 2 ** min(tries, 8)) * random.uniform(0.5, 1.0))  # noqa: S311  jitter, not a secret
+
+
+async def pause(seconds: float) -> None:
+    """Wait."""
+    await asyncio.sleep(seconds)
+
+
+def _entry_gone(work: Work) -> ErrorInfo:
+    return ErrorInfo(
+        code="entry_gone",
+        message=f"the entry {work.claim.entry_id} was deleted from {work.claim.keys.stream} by somebody else while it "
+        "was to be retried; the fields are kept here",
+    )
+
+
+def _refused(outcome: Outcome, error: PublishRefused) -> Outcome:
+    info = ErrorInfo(code=error.code, message=error.message)
+    if isinstance(outcome, Completed):
+        return DeadLettered(info, result=outcome.result)
+    if isinstance(outcome, DeadLettered) and outcome.publications:
+        return replace(outcome, publications=())
+    # The dead-letter stream itself is no stream. Hold the entry, not the slot: its attempts stay used up, so that it
+    # comes back to be dead-lettered, not to be run.
+    return Retried(REFUSED_AGAIN, info)
+
+
+def code_of(outcome: Outcome) -> str | None:
+    """The error code of an outcome that has one."""
+    error = getattr(outcome, "error", None)
+    return error.code if error is not None else None
+
+
+def message_of(outcome: Outcome) -> str | None:
+    """The error message of an outcome that has one."""
+    error = getattr(outcome, "error", None)
+    return error.message if error is not None else None
