@@ -1,0 +1,147 @@
+"""The two connections of a process to Redis, with every timeout set and every error translated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from redis import exceptions
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from runtime.broker.scripts import Argument, Call
+from runtime.errors import BrokerError, BrokerUnavailable, GroupMissing
+from runtime.settings import RedisSettings
+
+CONNECTIONS = 16
+"""Commands in flight at once; more wait their turn. Each takes tens of microseconds on the server."""
+
+BLOCKING_MARGIN = 5.0
+"""Seconds that a blocking read may take beyond its block time before the connection counts as dead."""
+
+_MOMENTARY = (
+    "OOM", "LOADING", "READONLY", "MISCONF", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "FAILOVER",
+    "NOAUTH", "WRONGPASS", "MOVED", "ASK", "UNKILLABLE",
+)  # fmt: skip
+"""Codes of replies that the same call may not get later: the server cannot do it now."""
+
+Command = Sequence[Argument]
+
+
+class Connection:
+    """Runs commands and scripts. Belongs to one event loop of one process; never share it across a fork.
+
+    Nothing is repeated here: a caller that did not get an answer repeats the call, which every script allows.
+    Raises BrokerUnavailable, GroupMissing or BrokerError, never an exception of the client library's.
+    """
+
+    def __init__(self, commands: Redis, blocking: Redis) -> None:
+        for client in (commands, blocking):
+            # Raw replies: the library's parsers lose the order and the doubles of an entry's fields.
+            client.response_callbacks.clear()
+        self._commands = commands
+        self._blocking = blocking
+        # The library's own blocking pool loses a connection when its release is cancelled while it waits.
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+
+    @classmethod
+    def to(cls, url: str, settings: RedisSettings) -> Connection:
+        """A connection to ``url``; connects when first used."""
+        return cls(
+            _client(url, settings, read_timeout=settings.command_timeout), _client(url, settings, read_timeout=None)
+        )
+
+    async def command(self, *args: Argument) -> Any:
+        """One command's raw reply."""
+        async with self._turns:
+            with _translated():
+                return await self._commands.execute_command(*args)  # type: ignore[no-untyped-call]
+
+    async def run(self, call: Call) -> Any:
+        """One script's reply; the script is sent whole where the server does not know it."""
+        try:
+            return await self.command("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
+        except _ScriptUnknown:
+            return await self.command("EVAL", call.script.source, len(call.keys), *call.keys, *call.args)
+
+    async def pipeline(self, commands: Sequence[Command]) -> list[Any]:
+        """Many commands in one round trip; each one's reply, or the BrokerError it met. Not a transaction."""
+        if not commands:
+            return []
+        async with self._turns:
+            with _translated():
+                pipe = self._commands.pipeline(transaction=False)
+                for command in commands:
+                    pipe.execute_command(*command)
+                replies = await pipe.execute(raise_on_error=False)
+        return [_translate(r) if isinstance(r, Exception) else r for r in replies]
+
+    async def run_all(self, calls: Sequence[Call]) -> list[Any]:
+        """Many scripts in one round trip (two, where the server does not know one); replies or BrokerErrors."""
+        replies = await self.pipeline([("EVALSHA", c.script.sha, len(c.keys), *c.keys, *c.args) for c in calls])
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, _ScriptUnknown)]
+        again = [calls[i] for i in unknown]
+        sent = await self.pipeline([("EVAL", c.script.source, len(c.keys), *c.keys, *c.args) for c in again])
+        for i, reply in zip(unknown, sent, strict=True):
+            replies[i] = reply
+        return replies
+
+    async def block(self, *args: Argument, seconds: float) -> Any:
+        """A command that blocks up to ``seconds``, on a connection of its own. None if nothing came."""
+        try:
+            async with asyncio.timeout(seconds + BLOCKING_MARGIN):
+                with _translated():
+                    return await self._blocking.execute_command(*args)  # type: ignore[no-untyped-call]
+        except TimeoutError as error:
+            raise BrokerUnavailable("Redis did not answer a blocking read in time") from error
+
+    async def close(self) -> None:
+        """Close both."""
+        for client in (self._commands, self._blocking):
+            await client.aclose(close_connection_pool=True)
+
+
+class _ScriptUnknown(BrokerError):
+    """The server does not know the script."""
+
+
+def _client(url: str, settings: RedisSettings, *, read_timeout: float | None) -> Redis:
+    pool = ConnectionPool.from_url(
+        url,
+        protocol=2,
+        decode_responses=False,
+        encoding_errors="surrogatepass",
+        socket_timeout=read_timeout,
+        socket_connect_timeout=settings.connect_timeout,
+        socket_keepalive=True,
+        health_check_interval=0,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_error=[],
+    )
+    return Redis.from_pool(pool)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (exceptions.RedisError, OSError, TimeoutError) as error:
+        raise _translate(error) from error
+
+
+def _translate(error: Exception) -> BrokerError:
+    text = str(error) or type(error).__name__
+    if isinstance(error, exceptions.NoScriptError):
+        return _ScriptUnknown(text)
+    if isinstance(error, exceptions.DataError):
+        return BrokerError(f"an argument cannot be sent to Redis: {text}")
+    if not isinstance(error, exceptions.ResponseError) or isinstance(error, exceptions.OutOfMemoryError):
+        return BrokerUnavailable(f"Redis cannot be used now: {text}")
+    if text.startswith(("NOGROUP", "UNBLOCKED")):
+        return GroupMissing(text)
+    if isinstance(error, exceptions.ReadOnlyError) or text.startswith(_MOMENTARY):
+        return BrokerUnavailable(f"Redis cannot be used now: {text}")
+    return BrokerError(f"Redis refused a command: {text}")
