@@ -205,9 +205,9 @@ class Consumer:
         timer = min([BLOCK, *(lane.next_look - now for lane in quiet), self._next_reconcile - now])
         await self._listen(quiet)
         kicked = asyncio.create_task(self._kick.wait(), name="consumer:kick")
-        waits: set[asyncio.Task[object]] = {kicked}  # type: ignore[arg-type]
+        waits: set[asyncio.Task[object]] = {kicked}
         if self._news is not None:
-            waits.add(self._news)  # type: ignore[arg-type]
+            waits.add(self._news)
         try:
             await asyncio.wait(waits, timeout=max(0.0, timer), return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -224,7 +224,7 @@ class Identity:
             for lane in self._with.lanes:
                 if lane.listening:
                     await self._with.broker.leases.leave(lane.keys, worker=self.name)
-            await self._with.broker.fleet.retire(self.name)
+            await self._with.broker.fleet.withdraw(self.name)
         except HeadraceError as error:
             # Its lease ends by itself; another worker's sweeper does the rest.
             log.warning("redis.failed", step="leave", code=error.code, error=error.message)

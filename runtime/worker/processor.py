@@ -303,7 +303,7 @@ def _meta(active: ActiveRoute, envelope: EventEnvelope | None, event_id: str, ke
 
 def _tweaks(policy: TweaksPolicy | tuple[str, ...]) -> bool | tuple[str, ...]:
     if isinstance(policy, TweaksPolicy):
-        return {TweaksPolicy.OFF: False, TweaksPolicy.PERMISSIVE: True, TweaksPolicy.DECLARED: ()}[policy]
+        return () if policy is TweaksPolicy.DECLARED else policy is TweaksPolicy.PERMISSIVE
     return policy
 
 

@@ -7,7 +7,8 @@ import platform
 import time
 
 from runtime.broker.client import Broker
-from runtime.broker.fleet import RouteEntry, RouteReport, WorkerReport
+from runtime.broker.fleet import RouteEntry, WorkerReport
+from runtime.registry.snapshot import Route
 from runtime.worker.lanes import Lane, Lanes
 from runtime.worker.limiter import Limiter
 from runtime.worker.loop import PeriodicLoop
@@ -47,39 +48,32 @@ class Reporter(PeriodicLoop):
 
     async def tick(self) -> None:
         """One report."""
-        routes = [
-            RouteEntry(
-                route=lane.name,
-                stream=lane.keys.stream,
-                group=lane.keys.group,
-                dead_letters=route.dead_letters,
-                results=route.results,
-                version=lane.active.route.version if lane.active else route.version,
-            )
-            for lane in self._lanes
-            if not lane.closing and (route := self._book.snapshot.routes.get(lane.name)) is not None
-        ]
-        await self._broker.fleet.register(routes)
-        await self._broker.fleet.report(self._report(), ttl=TTL)
+        lanes = [lane for lane in self._lanes if not lane.closing]
+        routes = self._book.snapshot.routes
+        await self._broker.fleet.register([_entry(lane, routes[lane.name]) for lane in lanes if lane.name in routes])
+        await self._broker.fleet.report(self._report(lanes), ttl=TTL)
 
-    def _report(self) -> WorkerReport:
+    def _report(self, lanes: list[Lane]) -> WorkerReport:
         return WorkerReport(
-            worker=self._worker,
+            name=self._worker,
             host=platform.node(),
             pid=os.getpid(),
             started_at=self._started,
+            state="draining" if self.draining else "ready",
             concurrency=self._concurrency,
             running=self._limiter.used,
-            draining=self.draining,
-            routes=[_route(lane) for lane in self._lanes if not lane.closing],
+            routes=tuple(sorted(lane.name for lane in lanes if lane.active)),
         )
 
 
-def _route(lane: Lane) -> RouteReport:
-    return RouteReport(
+def _entry(lane: Lane, route: Route) -> RouteEntry:
+    return RouteEntry(
         route=lane.name,
-        version=lane.active.route.version if lane.active else None,
+        stream=lane.keys.stream,
+        group=lane.keys.group,
+        dead_letters=route.dead_letters,
+        results=route.results,
+        version=lane.active.route.version if lane.active else route.version,
         ready=lane.active is not None,
-        needs=list(lane.needs),
-        stale=lane.stale,
+        reason=lane.stale or "; ".join(lane.needs),
     )
