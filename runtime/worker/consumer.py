@@ -1,8 +1,8 @@
 """Reading: free slots, then that many entries, then a processor for each. Never more than can run now.
 
-Every look at a stream is one script that hands out due entries first and new ones for the rest. When nothing is left to
-fetch, one group-free blocking read over all streams waits for news; it hands out nothing, so it can never take more than
-there are slots, and a flood on one stream cannot starve another: each look shares the free slots over the streams.
+Every look at a stream is one script that hands out due entries first and new ones for the rest. When nothing is left
+to fetch, one group-free blocking read over all streams waits for news; it hands out nothing, so it can never take more
+than there are slots, and a flood on one stream cannot starve another: each look shares the free slots over the streams.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Consumer:
     def __init__(
         self,
         broker: Broker,
+        *,
         lanes: Lanes,
         limiter: Limiter,
         flights: Flights,
         processor: Processor,
         lease: LeaseKeeper,
         settings: Settings,
-        *,
         worker: str,
     ) -> None:
         self._broker = broker

@@ -106,7 +106,14 @@ class Identity:
         self._lease = LeaseKeeper(resources.connect, worker=self.name, lease=settings.worker.lease, lost=lost)
         processor = Processor(broker, resources.engine, self._lease, settings, worker=self.name)
         self._consumer = Consumer(
-            broker, lanes, limiter, self._flights, processor, self._lease, settings, worker=self.name
+            broker,
+            lanes=lanes,
+            limiter=limiter,
+            flights=self._flights,
+            processor=processor,
+            lease=self._lease,
+            settings=settings,
+            worker=self.name,
         )
         self._book = RouteBook(broker, resources.engine, lanes, only=resources.only, changed=self._consumer.kick)
         self._reporter = Reporter(

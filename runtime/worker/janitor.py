@@ -1,4 +1,4 @@
-"""The janitor repairs what operators and evictions broke, forgets old runs in the lists, and closes lanes that are empty."""
+"""The janitor repairs what operators and evictions broke, trims the run lists, and closes empty lanes."""
 
 from __future__ import annotations
 

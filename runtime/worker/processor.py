@@ -177,8 +177,14 @@ class Processor:
             Verdict.NOT_MINE: "event.not_mine",
             Verdict.OVER: "event.over",
         }.get(grant.verdict, "event.not_run")
-        log.info(action, route=work.active.route.name, event_id=work.claim.event_id, entry=work.claim.entry_id,
-                 state=grant.state or None, first=grant.event_id or None)  # fmt: skip
+        log.info(
+            action,
+            route=work.active.route.name,
+            event_id=work.claim.event_id,
+            entry=work.claim.entry_id,
+            state=grant.state or None,
+            first=grant.event_id or None,
+        )
 
     # --- run and decide ---------------------------------------------------------------------------------------------
 
@@ -201,8 +207,15 @@ class Processor:
             return None if aborted.why is Abort.LOST else Released()
         except Exception as error:  # noqa: BLE001  the one place where an exception becomes an outcome
             outcome = decide(error, attempts=work.attempts, policy=route.spec.retry, draw=self._draw)
-            log.warning("run.failed", route=route.name, event_id=work.claim.event_id, attempt=work.attempts,
-                        outcome=type(outcome).__name__.lower(), code=code_of(outcome), error=message_of(outcome))  # fmt: skip
+            log.warning(
+                "run.failed",
+                route=route.name,
+                event_id=work.claim.event_id,
+                attempt=work.attempts,
+                outcome=type(outcome).__name__.lower(),
+                code=code_of(outcome),
+                error=message_of(outcome),
+            )
             if isinstance(outcome, DeadLettered) and result is not None:
                 outcome = replace(outcome, result=result)  # paid for: kept, though it could not be published
             return self._with_reply(work, outcome)

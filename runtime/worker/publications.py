@@ -37,11 +37,11 @@ def completed(
         where = f"route {route.name}, publish[{number}]"
         if rule.when is None or scope.holds(rule.when, where=f"{where}.when"):
             payload = default if rule.payload is None else _payload(scope, rule.payload, f"{where}.payload")
-            made.append(_publication(route, envelope, payload, rule.to, number, now, KEEP))
+            made.append(_publication(route, envelope, payload, now, to=rule.to, rule=number))
     if not made:
         made.append(_publication(route, envelope, default, route.results, RESULTS_RULE, now, route.spec.results.keep))
     if envelope.reply_to:
-        made.append(_publication(route, envelope, default, envelope.reply_to, REPLY_RULE, now, KEEP))
+        made.append(_publication(route, envelope, default, now, to=envelope.reply_to, rule=REPLY_RULE))
     return tuple(made)
 
 
@@ -54,7 +54,7 @@ def dead_lettered(route: Route, envelope: EventEnvelope, error: ErrorInfo, now: 
         "flow": route.name,
         **_context(envelope),
     }
-    return (_publication(route, envelope, payload, envelope.reply_to, REPLY_RULE, now, KEEP),)
+    return (_publication(route, envelope, payload, now, to=envelope.reply_to, rule=REPLY_RULE),)
 
 
 def scope_of(envelope: EventEnvelope) -> Scope:
@@ -92,7 +92,14 @@ def _payload(scope: Scope, source: str, where: str) -> dict[str, Any]:
 
 
 def _publication(
-    route: Route, parent: EventEnvelope, payload: dict[str, Any], to: str, rule: int, now: int, keep: int
+    route: Route,
+    parent: EventEnvelope,
+    payload: dict[str, Any],
+    now: int,
+    *,
+    to: str,
+    rule: int,
+    keep: int = KEEP,
 ) -> Publication:
     event_id = downstream_event_id(parent.event_id, rule, 0)
     envelope = EventEnvelope(

@@ -1,4 +1,4 @@
-"""The route book: from the registry's snapshot to loaded flows on lanes. A broken version never replaces a working one."""
+"""The route book: the registry's snapshot becomes loaded flows on lanes. A broken version never replaces a good one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RouteBook:
         self.snapshot = Snapshot()
 
     async def apply(self, snapshot: Snapshot) -> None:
-        """Load what is new, keep what is not, close what is gone. Runs in flight finish on the version they began with."""
+        """Load what is new, keep what is not, close what is gone. Runs in flight finish on their own version."""
         async with self._lock:
             self.snapshot, self.problems = snapshot, snapshot.problems
             mine = {n: r for n, r in snapshot.routes.items() if not self._only or n in self._only}
@@ -81,11 +81,10 @@ class RouteBook:
         lane.stale = route.stale
         if now is not None and (now.version, now.spec) == (route.version, route.spec) and not lane.error_code:
             return
-        if now is not None and now.version == route.version and lane.active is not None and not lane.error_code:
-            if now.spec.upgrade == route.spec.upgrade and now.spec.variables.keys() == route.spec.variables.keys():
-                lane.active = ActiveRoute(route, lane.active.flow)  # the spec alone has changed
-                await self._mended(lane)
-                return
+        if lane.active is not None and not lane.error_code and flow_source(lane.active.route) == flow_source(route):
+            lane.active = ActiveRoute(route, lane.active.flow)  # the spec alone has changed
+            await self._mended(lane)
+            return
         await self._load(lane, route)
 
     async def _load(self, lane: Lane, route: Route) -> None:
@@ -97,13 +96,24 @@ class RouteBook:
             lane.stale = error.message if lane.active else None
             if not lane.active and not lane.needs:
                 lane.needs = (error.message,)
-            log.error("route.unready", route=route.name, code=error.code, error=error.message,
-                      keeps=lane.active.route.version[:12] if lane.active else None)  # fmt: skip
+            log.warning(
+                "route.unready",
+                route=route.name,
+                code=error.code,
+                error=error.message,
+                keeps=lane.active.route.version[:12] if lane.active else None,
+            )
             return
         before = lane.active.route.version if lane.active else None
         lane.active, lane.needs, lane.error_code, lane.stale = ActiveRoute(route, flow), (), "", route.stale
-        log.info("route.ready", route=route.name, stream=route.stream, group=route.group,
-                 version=route.version[:12], before=before[:12] if before else None)  # fmt: skip
+        log.info(
+            "route.ready",
+            route=route.name,
+            stream=route.stream,
+            group=route.group,
+            version=route.version[:12],
+            before=before[:12] if before else None,
+        )
         await self._mended(lane)
 
     async def _mended(self, lane: Lane) -> None:

@@ -1,4 +1,4 @@
-"""Settling: the one place where an outcome becomes state, in one atomic write that is repeated until it is answered."""
+"""Settling: the one place where an outcome becomes state, in one atomic write, repeated until it is answered."""
 
 from __future__ import annotations
 
@@ -88,8 +88,15 @@ class Settler:
         return None
 
     async def _settled(self, work: Work, outcome: Outcome, settled: Settled) -> None:
-        log.info("run.settled", route=work.active.route.name, event_id=work.claim.event_id, attempt=work.attempts,
-                 outcome=type(outcome).__name__.lower(), settled=settled.name.lower(), code=code_of(outcome))  # fmt: skip
+        log.info(
+            "run.settled",
+            route=work.active.route.name,
+            event_id=work.claim.event_id,
+            attempt=work.attempts,
+            outcome=type(outcome).__name__.lower(),
+            settled=settled.name.lower(),
+            code=code_of(outcome),
+        )
         lane = work.flight.lane
         if isinstance(outcome, Retried | Released) and settled is Settled.DONE:
             lane.look_at(time.monotonic() + outcome.delay)
@@ -111,8 +118,13 @@ class Settler:
             return outcome
         lane.blocked = True
         if first:
-            log.error("route.blocked", route=work.active.route.name, code=outcome.error.code,
-                      component=outcome.error.component_id, error=outcome.error.message)  # fmt: skip
+            log.error(
+                "route.blocked",
+                route=work.active.route.name,
+                code=outcome.error.code,
+                component=outcome.error.component_id,
+                error=outcome.error.message,
+            )
         return replace(outcome, delay=interval * BLOCKED_AGAIN if work.delivery.probe else 0.0)
 
     async def _unblock(self, lane: Lane) -> None:
@@ -129,8 +141,14 @@ class Settler:
 async def backoff(work: Work, step: str, error: HeadraceError, tries: int) -> None:
     """Wait before Redis is asked again; the first failure is logged, the later ones are the same."""
     if tries == 1:
-        log.warning("redis.failed", step=step, route=work.active.route.name, event_id=work.claim.event_id,
-                    code=error.code, error=error.message)  # fmt: skip
+        log.warning(
+            "redis.failed",
+            step=step,
+            route=work.active.route.name,
+            event_id=work.claim.event_id,
+            code=error.code,
+            error=error.message,
+        )
     await pause(min(2.0, 0.05 * 2 ** min(tries, 8)) * random.uniform(0.5, 1.0))  # noqa: S311  jitter, not a secret
 
 

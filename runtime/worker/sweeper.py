@@ -1,4 +1,4 @@
-"""The sweeper hands on the entries of workers whose lease has ended, and buries their consumers. Liveness decides, never age."""
+"""The sweeper hands on the entries of workers whose lease has ended, and buries them. Liveness decides, never age."""
 
 from __future__ import annotations
 
