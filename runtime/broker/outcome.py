@@ -43,7 +43,7 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The attempt is given back without a charge, to whoever takes it after ``delay`` seconds (drain; a blocked route)."""
+    """The attempt is given back without a charge, to be taken after ``delay`` seconds (drain; a blocked route)."""
 
     error: ErrorInfo | None = None
     delay: float = 0.0

@@ -81,7 +81,7 @@ class LoadedFlow(Protocol):
 
     @property
     def webhook(self) -> bool:
-        """Whether the whole payload is the flow's data (a Webhook component): control keys are then only entry fields."""
+        """Whether the whole payload is the flow's data (a Webhook component); control keys are then entry fields only."""
 
 
 class Engine(Protocol):
