@@ -36,3 +36,6 @@ class EventEnvelope(BaseModel):
     tracestate: str | None = None
     payload: dict[str, Any] = Field(default_factory=dict)
     payload_ref: str | None = None
+    attributes: dict[str, Any] = Field(default_factory=dict)
+    """What the producer said beside payload and control fields: a CloudEvent's subject and extensions, a change's key,
+    further fields. For expressions (``event.attributes.subject``); not sent downstream."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 
 from shared_models.errors import EnvelopeInvalid
 
@@ -22,7 +23,7 @@ MAX_NAME_BYTES = 512
 MAX_KEY_BYTES = 128
 
 
-def hash_tag(stream: str) -> str:
+def hash_tag(stream: str, *, field: str = "stream") -> str:
     """The hash tag that puts a derived key in ``stream``'s slot, without braces.
 
     Raises EnvelopeInvalid for a name whose slot no derived key can share (``a}b``, ``{}x``).
@@ -33,9 +34,9 @@ def hash_tag(stream: str) -> str:
         if end > start + 1:
             return stream[start + 1 : end]
         if end == start + 1:
-            raise EnvelopeInvalid(f"the stream name {stream!r} begins its braces with an empty pair; use another name")
+            raise EnvelopeInvalid(f"{field}: the name {stream!r} begins its braces with an empty pair", field=field)
     if "}" in stream:
-        raise EnvelopeInvalid(f"the stream name {stream!r} has a closing brace without a pair; use another name")
+        raise EnvelopeInvalid(f"{field}: the name {stream!r} has a closing brace without a pair", field=field)
     return stream
 
 
@@ -47,7 +48,7 @@ def check_stream_name(stream: str, *, field: str = "stream") -> str:
         raise EnvelopeInvalid(f"{field}: names that begin with {KEY_PREFIX!r} are Headrace's own", field=field)
     if any(ord(c) < 32 for c in stream):
         raise EnvelopeInvalid(f"{field}: a stream name has no control characters", field=field)
-    hash_tag(stream)
+    hash_tag(stream, field=field)
     return stream
 
 
@@ -86,9 +87,15 @@ def default_dead_letters(stream: str) -> str:
     return f"{stream}:dead_letter"
 
 
-_NOT_SLUG = re.compile(r"[^a-z0-9]+")
+_ACCENTS = re.compile(r"(?<=[a-z])[\u0300-\u036f]+")
 
 
 def slug(stem: str) -> str:
-    """A route's name from a file's stem: ``Basic Prompting (1)`` becomes ``basic-prompting-1``."""
-    return _NOT_SLUG.sub("-", stem.lower()).strip("-")
+    """A route's name from a file's stem: ``Basic Prompting (1)`` becomes ``basic-prompting-1``.
+
+    Lower case; accents leave their Latin letters (``Über``, ``uber``), letters of other scripts stay, everything else
+    becomes a dash. Empty where the stem has no letter or digit.
+    """
+    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", stem.casefold())).casefold()
+    kept = (c if unicodedata.category(c)[0] in "LNM" else "-" for c in unicodedata.normalize("NFC", plain))
+    return re.sub("-+", "-", "".join(kept)).strip("-")
