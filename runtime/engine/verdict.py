@@ -113,8 +113,8 @@ def _node_problems(export: Mapping[str, Any], flow: Export) -> Iterator[str]:
             yield f"{_saved(export)}; {label(node)} has no fields: the file is not a whole export"
         if not node.code:
             yield (
-                f"{_saved(export)}; {label(node)} is saved without its source, which Langflow {installed_version()} needs; "
-                "replace the component in Langflow and export the flow again"
+                f"{_saved(export)}; {label(node)} has no saved source and Langflow {installed_version()} needs one, "
+                "so replace the component in Langflow and export the flow again"
             )
 
 
