@@ -14,8 +14,9 @@ from runtime.engine.base import Engine, FlowSource
 from runtime.engine.catalog import Catalog
 from runtime.engine.export import Export, Node, read_export
 from runtime.engine.needs import Need, NeedKind, Stage
+from runtime.engine.reach import FILLED_BY_EVENTS, is_cyclic, running
 from runtime.engine.report import ComponentReport, FlowReport, NeedReport, Verdict
-from runtime.engine.requirements import FILLED_BY_EVENTS, Requirements, analyse, running
+from runtime.engine.requirements import Requirements, analyse
 from runtime.engine.upgrade import ComponentState
 from runtime.errors import FlowUnready
 from shared_models.errors import HeadraceError
@@ -128,18 +129,6 @@ def warnings(export: Export, wanted: Requirements) -> Iterator[str]:
         yield "the flow has no input component: events only set it off"
     if not export.of_type(*OUTPUTS):
         yield "the flow has no output component: its last components' values are its result"
-
-
-def is_cyclic(export: Export, *, loops: bool = True) -> bool:
-    """Whether the connections lead in a circle. Without ``loops``, those that a Loop component counts do not matter."""
-    feeds: dict[str, set[str]] = {node.id: set() for node in export.nodes}
-    for edge in export.edges:
-        if edge.target in feeds and (loops or edge.field in export.by_id[edge.target].template):
-            feeds[edge.target].add(edge.source)
-    while free := [node for node, sources in feeds.items() if not sources & feeds.keys()]:
-        for node in free:
-            del feeds[node]
-    return bool(feeds)
 
 
 def _needs(wanted: Requirements, told: tuple[str, ...], *, known: Collection[str]) -> tuple[NeedReport, ...]:

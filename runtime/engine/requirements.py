@@ -3,24 +3,23 @@
 One analysis serves three: the engine's load (what is missing for good makes the route unready), its preflight before
 each run (what an event, a tweak or the environment may still bring), and ``headrace flows check``.
 
-Only components that run are asked for their values. The engine starts from the first webhook or chat input, runs what
-that reaches and what feeds it, and leaves out tools that no agent uses.
+Only components that run are asked for their values.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 from runtime.engine.base import FlowSource
 from runtime.engine.catalog import Catalog, Provider
-from runtime.engine.export import Edge, Export, Node, read_export
+from runtime.engine.export import Export, Node, read_export
 from runtime.engine.imports import imports_of
 from runtime.engine.needs import Condition, Need, NeedKind, Stage, field_label, label
+from runtime.engine.reach import FILLED_BY_EVENTS, running
 
 NEEDS_DATABASE = frozenset({"Knowledge", "KnowledgeBase", "KnowledgeIngestion", "KnowledgeRetrieval", "MemoryBase"})
 """Components that read Langflow's own database, which a headless run has not."""
@@ -33,7 +32,6 @@ RUNS_FLOW = {
 """Components that run another flow: the fields that hold its id and its name."""
 
 READS_FILES = frozenset({"File", "FileComponent"})
-FILLED_BY_EVENTS = frozenset({"ChatInput", "TextInput", "Webhook"})
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_ .-]{0,63}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -77,39 +75,6 @@ def find_child(siblings: Mapping[str, FlowSource], *, flow_id: str, flow_name: s
         if value and (found := next((s for s in siblings.values() if s.export.get(key) == value), None)):
             return found
     return siblings.get(flow_name)
-
-
-def running(export: Export) -> frozenset[str]:
-    """The ids of the components that a run executes, as the engine chooses them."""
-    start = start_component(export)
-    known = export.by_id
-    chosen = frozenset(known) if start is None else _connected(export.edges, start)
-    return frozenset(i for i in chosen if i in known and not (known[i].tool_mode and i not in export.sources))
-
-
-def start_component(export: Export) -> str | None:
-    """Where the engine starts: the first input whose id speaks of a webhook, else of a chat; None: everywhere."""
-    inputs = [n.id for n in export.nodes if FILLED_BY_EVENTS & {n.type, n.id.partition("-")[0]}]
-    return next((i for word in ("webhook", "chat") for i in inputs if word in i.lower()), None)
-
-
-def _connected(edges: Iterable[Edge], start: str) -> frozenset[str]:
-    onward: dict[str, list[str]] = defaultdict(list)
-    back: dict[str, list[str]] = defaultdict(list)
-    for edge in edges:
-        onward[edge.source].append(edge.target)
-        back[edge.target].append(edge.source)
-    return frozenset(_reach(_reach([start], onward), back))
-
-
-def _reach(starts: Iterable[str], steps: Mapping[str, list[str]]) -> set[str]:
-    seen = set(starts)
-    todo = list(seen)
-    while todo:
-        new = [step for step in steps.get(todo.pop(), ()) if step not in seen]
-        seen.update(new)
-        todo.extend(new)
-    return seen
 
 
 class _Analysis:
@@ -341,15 +306,16 @@ class _Analysis:
         self.missing.append(self._need(node, NeedKind.SUBFLOW, Stage.LOAD, text, name=flow_name or flow_id))
 
     def _database(self, node: Node) -> None:
-        if node.type not in NEEDS_DATABASE:
+        if node.type in NEEDS_DATABASE:
+            instead = "use a vector store component (Chroma, Astra DB, pgvector, ...), or chat memory"
+        elif node.type == "SaveToFile" and _saves_locally(node):
+            instead = "let it write to AWS or Google Drive, or publish the text and write it elsewhere"
+        else:
             return
         if node.tool_mode:
             self.remarks.append(f"{label(node)}, a tool, needs Langflow's own database: a call of it will fail")
             return
-        text = (
-            f"replace {label(node)}: it reads Langflow's own database, which does not exist here; use a vector store "
-            "component (Chroma, Astra DB, pgvector, ...) and Headrace's own chat memory instead"
-        )
+        text = f"replace {label(node)}: it needs Langflow's own database, which does not exist here; {instead}"
         self.missing.append(self._need(node, NeedKind.COMPONENT, Stage.LOAD, text, name=node.type))
 
 
@@ -358,6 +324,13 @@ def stored_paths(field: Mapping[str, Any]) -> tuple[str, ...]:
     stored = field.get("file_path")
     paths = [stored] if isinstance(stored, str) else stored if isinstance(stored, list) else []
     return tuple(path for path in paths if isinstance(path, str) and path)
+
+
+def _saves_locally(node: Node) -> bool:
+    """Whether a Write File component stores through Langflow's own file service: its default."""
+    chosen = (node.template.get("storage_location") or {}).get("value")
+    places = [place.get("name") for place in chosen or () if isinstance(place, Mapping)]
+    return not places or "Local" in places
 
 
 def _key_fields(node: Node) -> list[str]:
