@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from runtime.errors import EventFault, RouteFault
 from runtime.registry.snapshot import Route
@@ -46,3 +47,12 @@ def test_where_the_payload_is_the_flows_data_it_brings_no_variables():
     assert variables.brought_by({"variables": {"A": "1"}}, webhook=False) == {"A": "1"}
     with pytest.raises(EventFault):
         variables.brought_by({"variables": [1]}, webhook=False)
+
+
+def test_a_default_stands_in_where_the_source_is_absent_or_empty(tmp_path):
+    spec = {"A": {"env": "X", "default": "d"}, "B": {"file": "none", "default": "d"}}
+    assert variables.resolve(route(tmp_path, variables=spec), {}, {}) == {"A": "d", "B": "d"}
+    assert variables.resolve(route(tmp_path, variables=spec), {}, {"X": ""})["A"] == "d"
+    assert variables.resolve(route(tmp_path, variables=spec), {}, {"X": "1"})["A"] == "1"
+    with pytest.raises(ValidationError, match="a default goes with env or file"):
+        RouteSpec.model_validate({"variables": {"A": {"value": "v", "default": "d"}}})
