@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -59,13 +60,11 @@ class Offline:
         if event == "socket.connect":
             address = args[1]
             if isinstance(address, tuple) and not _is_loopback(str(address[0])):
-                self._refuse(str(address[0]))
-        elif event in ("socket.getaddrinfo", "socket.gethostbyname") and not _is_loopback(str(args[0])):
-            self._refuse(str(args[0]))
-
-    def _refuse(self, host: str) -> None:
-        self.attempts.append(host)
-        raise OSError(f"flows are checked offline: no connection to {host}")
+                self.attempts.append(str(address[0]))
+                raise ConnectionRefusedError(f"flows are checked offline: no connection to {address[0]}")
+        elif event in ("socket.getaddrinfo", "socket.gethostbyname") and not _is_loopback(_text(args[0])):
+            self.attempts.append(_text(args[0]))
+            raise socket.gaierror(socket.EAI_NONAME, "flows are checked offline: no names are looked up")
 
     def taken(self) -> tuple[str, ...]:
         """The hosts since the last call, each once."""
@@ -73,8 +72,12 @@ class Offline:
         return hosts
 
 
+def _text(host: Any) -> str:
+    return host.decode("ascii", "replace") if isinstance(host, bytes) else str(host or "")
+
+
 def _is_loopback(host: str) -> bool:
-    return host in ("", "None", "localhost", "::1", "0.0.0.0", os.uname().nodename) or host.startswith("127.")  # noqa: S104
+    return host in ("", "localhost", "::1", "0.0.0.0", os.uname().nodename) or host.startswith("127.")  # noqa: S104
 
 
 async def serve(requests: Iterator[Mapping[str, Any]], answers: IO[str]) -> None:
