@@ -39,7 +39,8 @@ def completed(
             payload = default if rule.payload is None else _payload(scope, rule.payload, f"{where}.payload")
             made.append(_publication(route, envelope, payload, now, to=rule.to, rule=number))
     if not made:
-        made.append(_publication(route, envelope, default, route.results, RESULTS_RULE, now, route.spec.results.keep))
+        keep = route.spec.results.keep
+        made.append(_publication(route, envelope, default, now, to=route.results, rule=RESULTS_RULE, keep=keep))
     if envelope.reply_to:
         made.append(_publication(route, envelope, default, now, to=envelope.reply_to, rule=REPLY_RULE))
     return tuple(made)
