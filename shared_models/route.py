@@ -125,7 +125,7 @@ class RouteSpec(_Spec):
     group: str = Field(default="headrace", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     enabled: bool = True
     concurrency: int | None = Field(default=None, ge=1, le=10_000)
-    timeout: Duration = 600.0
+    timeout: Annotated[Duration, Field(gt=0)] = 600.0
     retry: RetryPolicy = RetryPolicy()
     idempotency: IdempotencySpec = IdempotencySpec()
     input: Expression | None = None

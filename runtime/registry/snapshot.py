@@ -27,8 +27,9 @@ class Route:
     """A flow bound to a stream, with its spec.
 
     ``version`` is the SHA-256 of the flow's file in hex, ``spec_version`` that of its spec file ("" without one).
-    ``export`` is the parsed export of this one flow; nobody changes it. ``stale`` says why the file on disk is not what
-    runs, where the last good version is kept.
+    Of a file that holds several flows, each has the version of its own JSON. ``export`` is the parsed export of this
+    one flow, its graph under ``data``; nobody changes it. ``stale`` says why the file on disk is not what runs, where
+    the last good version is kept. ``files_version`` changes whenever a stored file of the flow does ("" without any).
     """
 
     name: str
@@ -39,6 +40,7 @@ class Route:
     path: Path
     spec_path: Path | None = None
     stale: str | None = None
+    files_version: str = ""
 
     @property
     def stream(self) -> str:
@@ -80,7 +82,8 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Every route of a folder and every problem, at one moment."""
+    """Every route of a folder and every problem, at one moment. ``disabled`` are those with ``enabled: false``."""
 
     routes: Mapping[str, Route] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[Problem, ...] = ()
+    disabled: Mapping[str, Route] = field(default_factory=lambda: MappingProxyType({}))

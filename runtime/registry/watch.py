@@ -1,0 +1,79 @@
+"""Snapshots of the flows folder as it changes.
+
+Any event of the file system, and every ``poll`` seconds without one, leads to a look at names and stamps; only where
+these have changed are files read. The look is what finds changes on file systems that give no events (NFS, some mounts
+and container hosts) and behind links that lead out of the folder; the events make it prompt elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+import structlog
+from watchfiles import awatch
+
+from runtime.registry.registry import Registry
+from runtime.registry.snapshot import Snapshot
+
+log = structlog.get_logger("headrace.registry")
+
+POLL = 1.0
+"""Seconds between looks, half of the time within which a change has to take effect."""
+
+SECOND_LOOK = 0.25
+"""Seconds after which a vanished file is believed to be gone: some editors remove a file before they write it anew."""
+
+
+async def watch(registry: Registry, *, poll: float = POLL) -> AsyncGenerator[Snapshot, None]:
+    """The snapshot as it is now, then each that differs from the one before. Never ends by itself."""
+    snapshot = await asyncio.to_thread(registry.rescan)
+    yield snapshot
+    async with aclosing(_stirrings(registry.root, poll=poll)) as stirrings:
+        async for _ in stirrings:
+            if not await asyncio.to_thread(registry.differs):
+                continue
+            fresh = await asyncio.to_thread(registry.rescan)
+            if snapshot.routes.keys() - fresh.routes.keys():
+                await asyncio.sleep(SECOND_LOOK)
+                fresh = await asyncio.to_thread(registry.rescan)
+            if fresh is not snapshot:
+                snapshot = fresh
+                yield snapshot
+
+
+async def _stirrings(root: Path, *, poll: float) -> AsyncGenerator[None, None]:
+    """Something at every file system event, and at least every ``poll`` seconds."""
+    told = False
+    while True:
+        try:
+            watched = _inode(root)
+            changes = awatch(
+                root,
+                watch_filter=None,
+                debounce=300,
+                step=100,
+                rust_timeout=round(poll * 1000),
+                yield_on_timeout=True,
+                force_polling=False,
+                ignore_permission_denied=True,
+            )
+            async with aclosing(changes):
+                async for _ in changes:
+                    yield
+                    if _inode(root) != watched:
+                        break  # another folder under this name: watch that one
+        except (OSError, RuntimeError) as error:
+            # No such folder yet, or no more watches to be had: looking alone will do.
+            if not told:
+                log.info("flows.polled", folder=str(root), every=poll, reason=str(error))
+                told = True
+            await asyncio.sleep(poll)
+            yield
+
+
+def _inode(root: Path) -> tuple[int, int]:
+    status = root.stat()
+    return (status.st_dev, status.st_ino)
