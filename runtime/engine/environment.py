@@ -13,11 +13,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 
 import structlog
+
+from runtime.errors import EngineError
 
 THREADS_PER_RUN = 4
 """A run may hold several threads: parallel sync components, and one per token or message that is delivered."""
@@ -39,6 +42,13 @@ def set_environment(environ: MutableMapping[str, str] = os.environ) -> None:
         environ.setdefault(name, value)
     if not environ.get("LANGFLOW_CONFIG_DIR"):
         environ["LANGFLOW_CONFIG_DIR"] = private_state_dir()
+
+
+def check_environment(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise EngineError where a variable of the engine's names what does not exist: the engine itself ignores that."""
+    for name in environ.get("LANGFLOW_COMPONENTS_PATH", "").split(","):
+        if name.strip() and not Path(name.strip()).is_dir():
+            raise EngineError(f"LANGFLOW_COMPONENTS_PATH names {name.strip()}, which is not a directory")
 
 
 @cache

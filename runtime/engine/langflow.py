@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from runtime.engine import environment
 from runtime.engine.base import ChatHistory, Emit, FlowSource, LoadedFlow, RunOutput, RunRequest
+from runtime.engine.environ import EnvironGuard
 from runtime.errors import EngineError
 
 
 class LangflowEngine:
-    """Loads exported flows with lfx and runs a copy of each per event."""
+    """Loads exported flows with lfx and runs a copy of each per event.
 
-    def __init__(self) -> None:
+    ``file_roots`` are directories whose files events may name, beside each flow's own ``NAME.files``.
+    """
+
+    def __init__(self, *, file_roots: Sequence[Path] = ()) -> None:
+        self._file_roots = tuple(file_roots)
         self._pool: ThreadPoolExecutor | None = None
         self._loading = asyncio.Lock()
         self._siblings: Mapping[str, FlowSource] = {}
+        self._environ = EnvironGuard()
         self._loader: Any = None
         self._runner: Any = None
 
     async def prepare(self, *, concurrency: int) -> None:
-        """Import Langflow and make the process ready for it. Repeated calls only resize the thread pool."""
+        """Import Langflow and make the process ready for it. Repeated calls only resize the thread pool.
+
+        Raises EngineError where Langflow is not installed, or its own settings name what does not exist.
+        """
         environment.set_environment()
+        environment.check_environment()
         self._pool = environment.size_thread_pool(asyncio.get_running_loop(), concurrency=concurrency)
-        await asyncio.to_thread(self._import)
+        services = await asyncio.to_thread(self._import)
+        await services.load_templates_if_restricted()
+        self._environ.install()
 
     async def load(self, source: FlowSource) -> LoadedFlow:
         """Load a flow in a thread; one at a time, since compiling components shares the engine's module state."""
@@ -35,29 +48,52 @@ class LangflowEngine:
             raise EngineError("the engine was not prepared")
         async with self._loading:
             loaded: LoadedFlow = await asyncio.to_thread(
-                self._loader.load_template, source, user_id=self._runner.user_id(None)
+                self._loader.load_template,
+                source,
+                self._siblings,
+                user_id=self._runner.user_id(None),
+                roots=self._file_roots,
             )
+            self._environ.remember()
             return loaded
 
     async def run(self, flow: LoadedFlow, request: RunRequest, history: ChatHistory, emit: Emit) -> RunOutput:
         """Run a loaded flow once."""
-        output: RunOutput = await self._runner.run_flow(flow, request, history, emit)
-        return output
+        try:
+            output: RunOutput = await self._runner.run_flow(flow, request, history, emit, siblings=self._siblings)
+            return output
+        finally:
+            if not self._loading.locked():  # what a load's imports set is remembered when it is done
+                self._environ.restore()
 
     def set_siblings(self, sources: Mapping[str, FlowSource]) -> None:
         """Remember the registry's flows for Run Flow components."""
         self._siblings = dict(sources)
 
     async def close(self) -> None:
-        """Let the thread pool go. Threads of blocking components are not waited for."""
+        """Let the thread pool and os.environ go. Threads of blocking components are not waited for."""
+        self._environ.remove()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def _import(self) -> None:
-        with environment.keep_logging():
-            services = importlib.import_module("runtime.engine.services")
-            self._loader = importlib.import_module("runtime.engine.loader")
-            self._runner = importlib.import_module("runtime.engine.runner")
+    def _import(self) -> Any:
+        try:
+            with environment.keep_logging():
+                services = importlib.import_module("runtime.engine.services")
+                self._loader = importlib.import_module("runtime.engine.loader")
+                self._runner = importlib.import_module("runtime.engine.runner")
+                replaced = [importlib.import_module(f"runtime.engine.{name}") for name in _REPLACES]
+        except ModuleNotFoundError as error:
+            if error.name not in ("lfx", "langflow"):
+                raise
+            raise EngineError("Langflow is not installed: pip install 'headrace[langflow]', or [worker]") from error
         services.quiet_engine_log()
         services.set_services()
+        for module in replaced:
+            module.install()
+        return services
+
+
+_REPLACES = ("chat", "fileaccess", "subflows")
+"""Modules that put functions of ours in place of the engine's."""

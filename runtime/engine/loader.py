@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
-import copy
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from lfx.graph.graph.base import Graph
 
+from runtime.engine import catalog, family
 from runtime.engine.base import FlowSource
+from runtime.engine.bindings import Bindings, standard_bindings
+from runtime.engine.bundles import load_providers
 from runtime.engine.export import Export, graph_data, read_export
+from runtime.engine.faults import causes, innermost
+from runtime.engine.legacy import OldChat, old_chat_components
+from runtime.engine.requirements import Requirements
+from runtime.engine.shape import check_shape
+from runtime.engine.state import ROOTS
+from runtime.errors import FlowUnready
+
+_REMEMBERS = re.compile(r"get_messages|chat_history|MemoryComponent|LCBuiltinChatMemory")
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A loaded flow: the parsed graph, shared and never run, and the export it came from."""
+    """A loaded flow: the parsed graph, shared and never run, and what is known of the export it came from.
+
+    ``bindings`` are the standard variables of empty key fields; ``secrets`` the literal ones in the files;
+    ``remembers`` tells whether a component may read chat history.
+    """
 
     version: str
     source: FlowSource
     export: Export
     graph: Any
+    requirements: Requirements
+    bindings: Bindings = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    roots: tuple[Path, ...] = ()
+    old_chat: Mapping[str, OldChat] = field(default_factory=dict)
+    remembers: bool = False
 
     @property
     def webhook(self) -> bool:
         """Whether the flow has a Webhook component, which gets the whole payload."""
         return bool(self.export.of_type("Webhook"))
 
-    def copy(self, *, user_id: str, edit: Callable[[dict[str, Any]], None] | None = None) -> Any:
+    def copy(self, *, user_id: str, edit: Callable[[dict[str, Any]], None]) -> Any:
         """A graph for one run. ``edit`` may change the copy's JSON before its components are made."""
-        before = None if edit is None else lambda graph: edit(graph.raw_graph_data)
-        graph = self.graph.copy_for_run(user_id=user_id, before_instantiate=before)
+        graph = self.graph.copy_for_run(user_id=user_id, before_instantiate=lambda graph: edit(graph.raw_graph_data))
         # copy_for_run makes the components after the graph has switched off their output caches; without this, loops
         # saved by 1.1-1.4 never end.
         graph._set_cache_to_vertices_in_cycle()
@@ -38,14 +59,81 @@ class Template:
         return graph
 
 
-def load_template(source: FlowSource, *, user_id: str) -> Template:
-    """Load a flow. Blocks while components are imported and compiled: call it in a thread."""
-    export: Mapping[str, Any] = source.export
-    view = read_export(export, route=source.route)
-    payload = copy.deepcopy(dict(graph_data(export)))
-    graph = Graph.from_payload(
-        payload, flow_id=view.flow_id, flow_name=view.name, user_id=user_id, instantiate_components=False
+def load_template(
+    source: FlowSource, siblings: Mapping[str, FlowSource], *, user_id: str, roots: tuple[Path, ...] = ()
+) -> Template:
+    """Load a flow. Blocks while components are imported and compiled: call it in a thread.
+
+    Raises FlowInvalid for what can never load, FlowUnready with all that is missing.
+    """
+    check_shape(source.export, route=source.route)
+    source = family.prepared(source)
+    needed = family.requirements(source, siblings)
+    if needed.missing:
+        raise FlowUnready(needs=tuple(need.message for need in needed.missing))
+    load_providers(needed.providers)
+    view = read_export(source.export, route=source.route)
+    everyone = family.members(source, siblings)
+    readable = (*roots, *(member.files_dir for member in everyone))
+    token = ROOTS.set(readable)
+    try:
+        graph = _graph(source, view, user_id)
+    finally:
+        ROOTS.reset(token)
+    return Template(
+        version=source.version,
+        source=source,
+        export=view,
+        graph=graph,
+        requirements=needed,
+        bindings=standard_bindings(graph_data(source.export), catalog.installed()),
+        secrets=tuple(secret for member in everyone for secret in family.secrets(member)),
+        roots=readable,
+        old_chat=old_chat_components(view),
+        remembers=any(_REMEMBERS.search(node.code) for node in view.nodes) or len(everyone) > 1,
     )
-    template = Template(source.version, source, view, graph)
-    template.copy(user_id=user_id)
-    return template
+
+
+def _graph(source: FlowSource, view: Export, user_id: str) -> Any:
+    try:
+        graph = Graph.from_payload(
+            family.payload(source),
+            flow_id=view.flow_id,
+            flow_name=view.name,
+            user_id=user_id,
+            instantiate_components=False,
+        )
+    except Exception as error:
+        raise FlowUnready(needs=(f"the flow does not load: {explain(error)}",)) from error
+    needs = [problem for vertex in graph.vertices if (problem := _try_component(vertex, user_id))]
+    if needs:
+        raise FlowUnready(needs=tuple(dict.fromkeys(needs)))
+    return graph
+
+
+def _try_component(vertex: Any, user_id: str) -> str | None:
+    """Make a component once, to find out at load what each run would find out; what is wrong, or None."""
+    try:
+        vertex.instantiate_component(user_id)
+    except Exception as error:  # noqa: BLE001  saved code may raise anything
+        return f"component {vertex.display_name!r} ({vertex.id}) {explain(error)}"
+    finally:
+        vertex.custom_component = None
+    return None
+
+
+def explain(error: BaseException) -> str:
+    """What keeps a component from loading, as a clause that says what to do."""
+    chain = list(causes(error))
+    missing = next((e for e in chain if isinstance(e, ModuleNotFoundError) and e.name), None)
+    if missing is not None and missing.name is not None:
+        top = missing.name.partition(".")[0]
+        if top in ("lfx", "langflow") and top != missing.name:
+            return f"does not fit this version of Langflow: it imports {missing.name!r}, which is gone"
+        return f"needs a package that is not installed: pip install {catalog.installed().package_of(missing.name)}"
+    if (imported := next((e for e in chain if isinstance(e, ImportError)), None)) is not None:
+        return f"does not fit what is installed: {imported}"
+    if (syntax := next((e for e in chain if isinstance(e, SyntaxError)), None)) is not None:
+        return f"has a syntax error in its code: {syntax}"
+    root = innermost(chain)
+    return f"cannot be made: {type(root).__name__}: {root}"

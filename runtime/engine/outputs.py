@@ -8,20 +8,19 @@ from typing import Any
 from lfx.schema.data import Data
 from lfx.schema.message import Message
 
-from runtime.engine.export import Export
 from runtime.engine.plain import is_table, plain, table
 from shared_models.result import Output, OutputKind, RunResult
 
 INPUT_COMPONENTS = frozenset({"ChatInput", "TextInput", "Webhook"})
 
 
-def read_result(graph: Any, export: Export, *, session: str | None = None) -> RunResult:
-    """Every output of a finished graph in the file's order, and the primary text.
+def read_result(graph: Any, *, session: str | None = None, order: Mapping[str, int]) -> RunResult:
+    """Every output of a finished graph in the file's ``order``, and the primary text.
 
     Output components that were built count; where the flow has none, the components that feed no other. A branch that
     was not taken is absent, and an input component is never an output.
     """
-    outputs = [output for vertex in _chosen(graph, export) for output in _outputs(vertex, session)]
+    outputs = [output for vertex in _chosen(graph, order) for output in _outputs(vertex, session)]
     messages = (o.text for o in outputs if o.kind is OutputKind.MESSAGE and o.text is not None)
     text = next(messages, None)
     if text is None:
@@ -29,10 +28,10 @@ def read_result(graph: Any, export: Export, *, session: str | None = None) -> Ru
     return RunResult(text=text, outputs=outputs)
 
 
-def _chosen(graph: Any, export: Export) -> list[Any]:
+def _chosen(graph: Any, order: Mapping[str, int]) -> list[Any]:
     built = [v for v in graph.vertices if _ran(v) and v.data.get("type") not in INPUT_COMPONENTS]
-    chosen = [v for v in built if v.is_output] or [v for v in built if v.id not in export.sources]
-    return sorted(chosen, key=lambda vertex: export.order.get(vertex.id, len(export.order)))
+    chosen = [v for v in built if v.is_output] or [v for v in built if not graph.successor_map.get(v.id)]
+    return sorted(chosen, key=lambda vertex: order.get(vertex.id, len(order)))
 
 
 def _ran(vertex: Any) -> bool:

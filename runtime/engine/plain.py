@@ -1,8 +1,8 @@
 """Any Python value as strict JSON. Pure; knows pandas and numpy by their shape, not by import.
 
 NaN and infinities become null; times become ISO 8601 text; bytes become ``{"bytes": length, "base64": ...}`` up to a
-limit; what has no JSON form becomes ``{"unserialisable": "module.Type"}``, never an exception and never a repr that could
-hold an address or a secret.
+limit; what has no JSON form becomes ``{"unserialisable": "module.Type"}``, never an exception and never a repr that
+could hold an address or a secret.
 """
 
 from __future__ import annotations

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
+from lfx.processing.process import apply_tweaks
+from lfx.schema.dotdict import dotdict
 from lfx.services.variable.request_scope import (
     activate_no_env_fallback,
     activate_request_variables,
     reset_no_env_fallback,
     reset_request_variables,
 )
+from lfx.utils.env_var_security import is_protected_env_var
+from lfx.utils.flow_validation import is_protected_tweak_field
 
-from runtime.engine.base import ChatHistory, Emit, RunOutput, RunRequest
-from runtime.engine.inputs import RunInput, event_fault, read_inputs
+from runtime.engine import preflight
+from runtime.engine.base import ChatHistory, Emit, FlowSource, RunOutput, RunRequest
+from runtime.engine.bindings import bind
+from runtime.engine.export import raw_nodes
+from runtime.engine.faults import Circumstances, classify, masker
+from runtime.engine.files import event_files
+from runtime.engine.inputs import RunInput, read_inputs
 from runtime.engine.loader import Template
+from runtime.engine.memory import ChatOverlay
+from runtime.engine.observe import Observer
+from runtime.engine.oldchat import make_blocking
 from runtime.engine.outputs import read_result
-from runtime.errors import Fault, RunFailed
-from shared_models.dead_letter import ErrorInfo
-from shared_models.result import RunEventType
+from runtime.engine.services import NoCheckpoints
+from runtime.engine.state import CURRENT, ROOTS, RunState
+from runtime.engine.streaming import set_streaming
+from runtime.engine.success import check_success
+from runtime.engine.tweaks import read_tweaks
+from runtime.errors import Fault
 
 _TENANTS = uuid.UUID("0b6a7e0c-9d1f-5c7e-8a43-3f5b6a0f7f11")
+
+Fields = dict[str, dict[str, Any]]
 
 
 def user_id(tenant: str | None) -> str:
@@ -29,56 +48,136 @@ def user_id(tenant: str | None) -> str:
     return str(uuid.uuid5(_TENANTS, tenant or ""))
 
 
-async def run_flow(template: Template, request: RunRequest, history: ChatHistory, emit: Emit) -> RunOutput:
-    """Run ``template`` once for ``request``."""
+async def run_flow(
+    template: Template,
+    request: RunRequest,
+    history: ChatHistory,
+    emit: Emit,
+    *,
+    siblings: Mapping[str, FlowSource],
+) -> RunOutput:
+    """Run ``template`` once for ``request``. Raises a Fault; nothing of the run outlives it."""
     inputs = read_inputs(template.export, request)
-    graph = template.copy(user_id=user_id(request.tenant_id))
-    _set_inputs(graph, inputs)
-    _observe(graph, emit)
-    await _execute(graph, inputs, dict(request.variables))
-    result = read_result(graph, template.export, session=inputs.session)
-    if not result.outputs:
-        raise event_fault("no_output", "the flow ended without any output")
-    return RunOutput(result)
+    fields = read_tweaks(template.export, inputs.tweaks, request.tweaks_allowed, is_protected_tweak_field)
+    for component, files in event_files(template.export, inputs, template.source.files_dir, template.roots).items():
+        fields.setdefault(component, {}).update(files)
+    variables = preflight.resolve_variables(request, template.requirements.variables, is_protected_env_var)
+    tweaked = {(component, name) for component, names in fields.items() for name in names}
+    preflight.check(template.requirements, template.source, request, variables=variables.keys(), tweaked=tweaked)
+    loop = asyncio.get_running_loop()
+    state = RunState(
+        flow_id=template.export.flow_id,
+        loop=loop,
+        chat=ChatOverlay(history, loop, session=inputs.session),
+        variables=variables,
+        siblings=siblings,
+        observer=Observer(emit, masker([*variables.values(), *template.secrets])),
+    )
+    return await _Run(template, request, inputs, fields, state).execute()
 
 
-def _set_inputs(graph: Any, inputs: RunInput) -> None:
-    for vertex_id, text in inputs.texts.items():
-        graph.get_vertex(vertex_id).update_raw_params({"input_value": text}, overwrite=True)
-    for vertex_id, body in inputs.webhooks.items():
-        graph.get_vertex(vertex_id).update_raw_params({"data": body}, overwrite=True)
+class _Run:
+    """The steps of a run whose inputs are known."""
+
+    def __init__(
+        self, template: Template, request: RunRequest, inputs: RunInput, fields: Fields, state: RunState
+    ) -> None:
+        self.template = template
+        self.request = request
+        self.inputs = inputs
+        self.fields = fields
+        self.state = state
+        # A streamed run needs a session to send its messages to; one of its own is never remembered.
+        self.session = inputs.session or (request.event_id if request.stream else None)
+
+    async def execute(self) -> RunOutput:
+        """Copy, run, read the results."""
+        with ExitStack() as scope:
+            self._enter(scope)
+            try:
+                graph = await self._graph()
+                await self._arun(graph)
+                result = read_result(graph, session=self.inputs.session, order=self.template.export.order)
+                check_success(graph, result)
+            except Fault:
+                raise
+            except Exception as error:
+                raise classify(error, self._circumstances()) from error
+        return RunOutput(result, self.state.chat.commits())
+
+    def _enter(self, scope: ExitStack) -> None:
+        """Bind everything that is found by context to this run: both channels of variables, files, chat."""
+        scope.callback(CURRENT.reset, CURRENT.set(self.state))
+        scope.callback(ROOTS.reset, ROOTS.set(self.template.roots))
+        scope.callback(reset_request_variables, activate_request_variables(dict(self.state.variables)))
+        scope.callback(reset_no_env_fallback, activate_no_env_fallback(disabled=True))
+
+    async def _graph(self) -> Any:
+        template = self.template
+        if self.inputs.session and template.remembers:
+            await self.state.chat.ensure(self.inputs.session)
+        graph = template.copy(user_id=user_id(self.request.tenant_id), edit=self._edit)
+        for vertex_id, text in self.inputs.texts.items():
+            _give(graph.get_vertex(vertex_id), "input_value", text)
+        for vertex_id, body in self.inputs.webhooks.items():
+            _give(graph.get_vertex(vertex_id), "data", body)
+        for vertex_id, kind in template.old_chat.items():
+            make_blocking(graph.get_vertex(vertex_id).custom_component, kind, self.state.loop)
+        # With it, a component that pauses the run raises; without it, both branches run with empty texts.
+        graph.checkpointing_enabled, graph.checkpoint_store = True, NoCheckpoints()
+        graph.persist_messages = bool(self.inputs.session)
+        bind_graph(graph, self.state)
+        return graph
+
+    def _edit(self, data: dict[str, Any]) -> None:
+        """Change the copy's JSON: key fields get their standard variables, fields their tweaks."""
+        available = {k: v for k, v in self.template.bindings.items() if v in self.state.variables}
+        bind(data, available)
+        set_streaming(data, wanted=self.request.stream)
+        for node in raw_nodes(data):
+            if fields := self.fields.get(str(node.get("id"))):
+                apply_tweaks(node, fields)
+
+    async def _arun(self, graph: Any) -> None:
+        await graph.arun(
+            [{}],
+            inputs_components=[[]],
+            types=["any"],
+            outputs=[],
+            session_id=self.session,
+            fallback_to_env_vars=False,
+            event_manager=self.state.observer.events() if self.request.stream else None,
+        )
+
+    def _circumstances(self) -> Circumstances:
+        component_id, name = self.state.observer.failed or (None, None)
+        node = self.template.export.by_id.get(component_id) if component_id else None
+        requirements = self.template.requirements
+        mine = {
+            variable
+            for condition in requirements.conditions
+            if condition.need.component_id == component_id
+            for variable in condition.variables
+        }
+        models = [n for n, f in node.fields if f.get("type") == "model"] if node else []
+        chosen = any(model in self.fields.get(component_id or "", {}) for model in [*models, "model_name"])
+        return Circumstances(
+            component_id=component_id,
+            component_name=name,
+            uses_model=bool(models),
+            brought=chosen or bool(self.request.brought & (mine or requirements.variables)),
+            brought_files=bool(self.inputs.files or self.fields),
+            mask=masker([*self.state.variables.values(), *self.template.secrets]),
+        )
 
 
-async def _execute(graph: Any, inputs: RunInput, variables: Mapping[str, str]) -> None:
-    graph.context["request_variables"] = dict(variables)
-    graph.context["no_env_fallback"] = True
-    scope = activate_request_variables(dict(variables))
-    fallback = activate_no_env_fallback(disabled=True)
-    try:
-        await graph.arun([{}], inputs_components=[[]], types=["any"], outputs=[], session_id=inputs.session)
-    except Fault:
-        raise
-    except Exception as error:
-        raise RunFailed(
-            ErrorInfo(code="run_failed", message=str(error), exception_type=type(error).__name__, retryable=True)
-        ) from error
-    finally:
-        reset_no_env_fallback(fallback)
-        reset_request_variables(scope)
+def bind_graph(graph: Any, state: RunState, *, within: str | None = None) -> None:
+    """Give a graph the run's variables, take the environment away from it, and watch it."""
+    graph.context = dotdict({"request_variables": dict(state.variables), "no_env_fallback": True})
+    state.observer.watch(graph, within=within)
 
 
-def _observe(graph: Any, emit: Emit) -> None:
-    inner = graph.build_vertex
-
-    async def build_vertex(vertex_id: str, **more: Any) -> Any:
-        about = {"component_id": vertex_id, "component_name": graph.get_vertex(vertex_id).display_name}
-        emit(RunEventType.COMPONENT_STARTED, about)
-        try:
-            built = await inner(vertex_id=vertex_id, **more)
-        except BaseException:
-            emit(RunEventType.COMPONENT_FAILED, about)
-            raise
-        emit(RunEventType.COMPONENT_ENDED, about)
-        return built
-
-    graph.build_vertex = build_vertex
+def _give(vertex: Any, field: str, text: str) -> None:
+    vertex.update_raw_params({field: text}, overwrite=True)
+    # A field that was bound to a variable would take the event's text for the variable's name.
+    vertex.load_from_db_fields = [name for name in vertex.load_from_db_fields if name != field]

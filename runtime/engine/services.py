@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import structlog
+from lfx.graph.checkpoint.store import CheckpointStore, set_default_checkpoint_store
 from lfx.log.logger import logger as lfx_logger
 from lfx.services.deps import get_service
 from lfx.services.manager import get_service_manager
@@ -25,6 +27,42 @@ def set_services() -> None:
         manager.register_service_class(ServiceType.VARIABLE_SERVICE, VariableService, override=True)
     get_service(ServiceType.VARIABLE_SERVICE)
     get_service(ServiceType.EXECUTOR_SERVICE)  # its first look-up imports plug-ins
+    set_default_checkpoint_store(NoCheckpoints())
+
+
+class NoCheckpoints(CheckpointStore):  # type: ignore[misc]
+    """Keeps nothing: a paused run is an error here. The engine's default would keep each one in memory."""
+
+    async def save(self, checkpoint: Any) -> None:
+        """Keep nothing."""
+
+    async def load(self, checkpoint_id: str) -> None:
+        """Nothing."""
+
+    async def delete(self, checkpoint_id: str) -> None:
+        """Nothing to delete."""
+
+    async def load_by_run_id(self, run_id: str) -> None:
+        """Nothing."""
+
+    async def list_by_session(self, session_id: str) -> list[Any]:
+        """Nothing."""
+        return []
+
+    async def save_blob(self, job_id: str, kind: str, blob: str) -> None:
+        """Keep nothing."""
+
+    async def load_blob(self, job_id: str, kind: str) -> None:
+        """Nothing."""
+
+
+async def load_templates_if_restricted() -> None:
+    """Where only installed components may run, load what tells them: else the first events would all be refused."""
+    settings = get_service(ServiceType.SETTINGS_SERVICE).settings
+    if not settings.allow_custom_components:
+        from lfx.interface.components import ensure_component_hash_lookups_loaded  # noqa: PLC0415  15 s, rarely wanted
+
+        await ensure_component_hash_lookups_loaded()
 
 
 def quiet_engine_log(level: int = logging.CRITICAL) -> None:

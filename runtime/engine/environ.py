@@ -1,0 +1,99 @@
+"""os.environ for runs: what a run's components set there is seen by that run alone, and is gone when it ends. Pure.
+
+Components may set environment variables (keys for a library, say). In a process that serves many runs that would hand
+one event's secrets to the next, and to those beside it. While installed, os.environ keeps a run's own changes in the
+run's state and shows them only there. Processes that a run starts without an explicit ``env`` get the worker's
+environment, without those changes.
+
+Code that goes around os.environ (os.putenv, os.environb, a thread that did not inherit the run's context) changes the
+process; ``restore`` undoes it between runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import structlog
+
+from runtime.engine.state import CURRENT
+
+log = structlog.get_logger("headrace.engine")
+
+_plain = type(os.environ)
+
+
+class _RunEnviron(_plain):  # type: ignore[misc, valid-type]
+    """os.environ with a layer for the current run."""
+
+    def __getitem__(self, key: str) -> str:
+        state = CURRENT.get()
+        if state is not None and key in state.environ:
+            value = state.environ[key]
+            if value is None:
+                raise KeyError(key)
+            return value
+        return str(super().__getitem__(key))
+
+    def __setitem__(self, key: str, value: str) -> None:
+        state = CURRENT.get()
+        if state is None:
+            super().__setitem__(key, value)
+            return
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"str expected, not {type(value if isinstance(key, str) else key).__name__}")
+        state.environ[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        state = CURRENT.get()
+        if state is None:
+            super().__delitem__(key)
+            return
+        self[key]
+        state.environ[key] = None
+
+    def __iter__(self) -> Iterator[str]:
+        state = CURRENT.get()
+        own = {} if state is None else dict(state.environ)
+        yield from (key for key in super().__iter__() if key not in own)
+        yield from (key for key, value in own.items() if value is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class EnvironGuard:
+    """Keeps runs' changes of the environment to themselves."""
+
+    def __init__(self) -> None:
+        self._base: dict[str, str] = {}
+        self._told: set[str] = set()
+
+    def install(self) -> None:
+        """Give os.environ its layer, and remember how it stands."""
+        os.environ.__class__ = _RunEnviron
+        self.remember()
+
+    def remember(self) -> None:
+        """Take the environment as it is for what it should be: after a load, whose imports may set variables."""
+        self._base = dict(os.environ)
+
+    def restore(self) -> None:
+        """Undo what changed the process's own environment. Called outside of runs' contexts, when a run has ended."""
+        now = dict(os.environ)
+        if now == self._base:
+            return
+        changed = sorted(name for name in now.keys() | self._base.keys() if now.get(name) != self._base.get(name))
+        for name in changed:
+            if name in self._base:
+                os.environ[name] = self._base[name]
+            else:
+                del os.environ[name]
+        fresh = [name for name in changed if name not in self._told]
+        if fresh:
+            self._told.update(fresh)
+            log.warning("environment.restored", variables=fresh)
+
+    def remove(self) -> None:
+        """Make os.environ the plain one again."""
+        os.environ.__class__ = _plain

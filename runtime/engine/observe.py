@@ -1,0 +1,97 @@
+"""A run's progress: which component started, ended or failed, and the tokens and messages of a streamed run.
+
+Imports lfx; loaded by LangflowEngine.prepare only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lfx.events.event_manager import EventManager
+
+from runtime.engine.base import Emit
+from runtime.engine.plain import plain
+from shared_models.result import RunEventType
+
+
+class ComponentExited(RuntimeError):
+    """A component called sys.exit, which would have ended the worker."""
+
+
+class Observer:
+    """Watches the components of one run, and remembers which failed first."""
+
+    def __init__(self, emit: Emit, mask: Callable[[str], str]) -> None:
+        self._emit = emit
+        self._mask = mask
+        self.failed: tuple[str, str] | None = None
+        """The id and name of the component whose failure ended the run."""
+
+    def watch(self, graph: Any, *, within: str | None = None) -> None:
+        """Replace the graph's own ``build_vertex``. ``within`` is the flow's name for a flow run by another."""
+        inner = graph.build_vertex
+
+        async def build_vertex(vertex_id: str, **more: Any) -> Any:
+            name = str(graph.get_vertex(vertex_id).display_name)
+            about = {"component_id": vertex_id, "component_name": name, **({"flow": within} if within else {})}
+            self._emit(RunEventType.COMPONENT_STARTED, about)
+            try:
+                built = await inner(vertex_id=vertex_id, **more)
+            except (SystemExit, KeyboardInterrupt) as error:
+                # Let through, it would stop the event loop and every run on it.
+                self._fail(about, within)
+                raise ComponentExited(f"component {name!r} ({vertex_id}) called sys.exit({error})") from error
+            except BaseException:
+                self._fail(about, within)
+                raise
+            self._emit(RunEventType.COMPONENT_ENDED, about)
+            return built
+
+        graph.build_vertex = build_vertex
+
+    def events(self) -> Any:
+        """An event manager for a streamed run, whose tokens and messages are emitted."""
+        manager = EventManager(_Sink(self._emit, self._mask))
+        for name, kind in (("on_token", "token"), ("on_message", "add_message")):
+            manager.register_event(name, kind)
+        return manager
+
+    def _fail(self, about: Mapping[str, Any], within: str | None) -> None:
+        self._emit(RunEventType.COMPONENT_FAILED, about)
+        if within is None and self.failed is None:
+            self.failed = (about["component_id"], about["component_name"])
+
+
+class _Sink:
+    """What the engine takes for a queue. It delivers on the run's loop, so what is emitted is emitted there."""
+
+    def __init__(self, emit: Emit, mask: Callable[[str], str]) -> None:
+        self._emit = emit
+        self._mask = mask
+        self._told: set[str] = set()
+
+    def put_nowait(self, item: tuple[str, bytes, float]) -> None:
+        event = json.loads(item[1])
+        data = event.get("data") or {}
+        if event.get("event") == "token":
+            text = self._mask(str(data.get("chunk") or ""))
+            self._emit(RunEventType.TOKEN, {"text": text, "message_id": data.get("id")})
+        else:
+            self._message(data)
+
+    def _message(self, data: Mapping[str, Any]) -> None:
+        # The same message comes two or three times: partial, complete, with its usage.
+        state = (data.get("properties") or {}).get("state")
+        message_id, text = str(data.get("id") or ""), data.get("text")
+        if state == "partial" or not isinstance(text, str) or message_id in self._told:
+            return
+        self._told.add(message_id)
+        told = {
+            "message_id": message_id,
+            "sender": data.get("sender"),
+            "sender_name": data.get("sender_name"),
+            "text": self._mask(text),
+        }
+        self._emit(RunEventType.MESSAGE, plain(told))

@@ -1,0 +1,34 @@
+"""Success that is none: a run that ended without an exception and yet gave nothing. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.engine.faults import MAX_MESSAGE, shorten
+from runtime.engine.inputs import event_fault
+from runtime.errors import RunFailed
+from shared_models.dead_letter import ErrorInfo
+from shared_models.result import OutputKind, RunResult
+
+
+def check_success(graph: Any, result: RunResult) -> None:
+    """Raise EventFault for a paused run and one without output, RunFailed for an error text in an answer's place."""
+    if graph.pause_requested:
+        raise event_fault(
+            "flow_paused",
+            "the flow paused to ask a person (Human Input or a tool's approval); "
+            "pausing is not supported yet, so the event cannot be processed",
+        )
+    error = next((output for output in result.outputs if output.kind is OutputKind.ERROR), None)
+    if error is not None:
+        raise RunFailed(
+            ErrorInfo(
+                code="component_failed",
+                message=shorten(f"component {error.name!r} ({error.id}) answered an error: {error.text}", MAX_MESSAGE),
+                component_id=error.id,
+                component_name=error.name,
+                retryable=True,
+            )
+        )
+    if not result.outputs:
+        raise event_fault("no_output", "the flow ended without any output: no component that ends it has run")
