@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from runtime.broker.connection import Connection
@@ -16,4 +17,6 @@ class ChatStore:
 
     async def load(self, keys: RouteKeys, *, tenant: str | None, session: str) -> list[dict[str, Any]]:
         """A session's messages as they were committed, oldest first."""
-        raise NotImplementedError
+        lines = await self._connection.command("LRANGE", keys.chat(tenant, session), 0, -1)
+        # A line is the message's id, a line feed, the message.
+        return [json.loads(line.partition(b"\n")[2]) for line in lines]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from redis import exceptions
 from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -89,19 +90,40 @@ class Connection:
             replies[i] = reply
         return replies
 
-    async def block(self, *args: Argument, seconds: float) -> Any:
-        """A command that blocks up to ``seconds``, on a connection of its own. None if nothing came."""
+    @asynccontextmanager
+    async def blocking(self) -> AsyncIterator[Line]:
+        """A connection of its own for commands that block."""
+        pool = self._blocking.connection_pool
+        with _translated():
+            connection = await pool.get_connection()  # type: ignore[no-untyped-call]
         try:
-            async with asyncio.timeout(seconds + BLOCKING_MARGIN):
-                with _translated():
-                    return await self._blocking.execute_command(*args)  # type: ignore[no-untyped-call]
-        except TimeoutError as error:
-            raise BrokerUnavailable("Redis did not answer a blocking read in time") from error
+            line = Line(connection)
+            line.client_id = await line.send("CLIENT", "ID", seconds=0)
+            yield line
+        finally:
+            await pool.release(connection)
 
     async def close(self) -> None:
         """Close both."""
         for client in (self._commands, self._blocking):
             await client.aclose(close_connection_pool=True)
+
+
+class Line:
+    """One connection, for one command after the other."""
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self._connection = connection
+        self.client_id = 0
+        """The server's name for this connection."""
+
+    async def send(self, *args: Argument, seconds: float) -> Any:
+        """One command's raw reply; the command may block for ``seconds``."""
+        with _translated():
+            # A timeout or a cancellation ends the connection: a late reply can never answer the next command.
+            async with asyncio.timeout(seconds + BLOCKING_MARGIN):
+                await self._connection.send_command(*args)
+                return await self._connection.read_response()
 
 
 class _ScriptUnknown(BrokerError):

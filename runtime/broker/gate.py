@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from runtime.broker.connection import Connection
-from runtime.broker.delivery import Grant
+from runtime.broker.delivery import Grant, Verdict
 from runtime.broker.keys import RouteKeys
 from runtime.broker.outcome import RunMeta
+from runtime.broker.records import meta_fields
+from runtime.broker.scripts import Argument, Refusal, call, refuse
 from runtime.settings import RetentionSettings
 
 
@@ -26,6 +29,15 @@ class Claim:
     key: str
     event_id: str
     ttl: float = 86400.0
+
+    @property
+    def ttl_ms(self) -> int:
+        """``ttl`` in ms."""
+        return max(1, int(self.ttl * 1000))
+
+    def kept_ms(self, retention: RetentionSettings) -> int:
+        """For how many ms the run's record is kept: it must outlive the key, whose duplicates it answers."""
+        return max(self.ttl_ms, int(retention.runs * 1000))
 
 
 class Gate:
@@ -49,6 +61,32 @@ class Gate:
 
         Repeat it unchanged if the answer is lost. ``wait``: seconds until a waiting duplicate asks again.
         ``takeover``: a token of this worker's own that it does not run any more. ``probe``: run although the route is
-        blocked.
+        blocked. Raises GroupMissing (the entry will be delivered anew), BrokerUnavailable.
         """
-        raise NotImplementedError
+        keys = claim.keys
+        names = [keys.stream, keys.gate(claim.key), keys.due, keys.leases, keys.obits]
+        names += [keys.run(claim.event_id), keys.blocked, keys.feed(claim.event_id), keys.runs]
+        who = (keys.group, claim.worker, claim.entry_id, claim.token, claim.event_id)
+        rules: tuple[Argument, ...] = (max_attempts, takeover, int(wait * 1000))
+        rules += (claim.ttl_ms, claim.kept_ms(self._retention), int(probe))
+        asked = call("begin", names, *who, *rules, *meta_fields(meta, stream=keys.stream))
+        return _grant(claim, await self._connection.run(asked))
+
+
+def _grant(claim: Claim, reply: list[Any]) -> Grant:
+    code = reply[0]
+    if code < 0 and code != Refusal.NO_LEASE:
+        raise refuse(code)
+    rest: list[Any] = [part.decode() if isinstance(part, bytes) else part for part in reply[1:]]
+    verdict, token = Verdict(code), claim.token
+    match verdict:
+        case Verdict.RUN | Verdict.OVER:
+            return Grant(verdict, token, attempts=rest[0], event_id=claim.event_id, entry_id=claim.entry_id)
+        case Verdict.STAGED:
+            return Grant(verdict, token, attempts=rest[0], event_id=rest[1], entry_id=rest[2])
+        case Verdict.ENDED:
+            return Grant(verdict, token, state=rest[0], event_id=rest[1], entry_id=claim.entry_id)
+        case Verdict.WAIT:
+            return Grant(verdict, rest[1], holder=rest[0], event_id=claim.event_id, entry_id=claim.entry_id)
+        case _:
+            return Grant(verdict, token, event_id=claim.event_id, entry_id=claim.entry_id)

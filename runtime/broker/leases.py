@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 from runtime.broker.connection import Connection
 from runtime.broker.keys import RouteKeys
+from runtime.broker.scripts import call
+from runtime.errors import BrokerError
+
+PAGE = 100
+"""Entries that one call of ``leave`` parks."""
 
 
 class LeaseState(IntEnum):
@@ -25,16 +31,29 @@ class Leases:
 
     async def renew(self, keys: Sequence[RouteKeys], *, worker: str, ttl: float) -> list[LeaseState]:
         """Make the worker's lease on each route end ``ttl`` seconds from now, in one round trip."""
-        raise NotImplementedError
+        replies = await self._connection.run_all([call("renew", [k.leases], int(ttl * 1000), worker) for k in keys])
+        return [LeaseState(_sound(reply)[0]) for reply in replies]
 
     async def unstarted(self, keys: RouteKeys, *, worker: str, ids: Sequence[str]) -> int:
         """Give back entries that were read and never begun; how many were still this worker's."""
-        raise NotImplementedError
+        if not ids:
+            return 0
+        (given,) = await self._connection.run(call("unstarted", [keys.stream, keys.due], keys.group, worker, *ids))
+        return int(given)
 
     async def leave(self, keys: RouteKeys, *, worker: str) -> None:
         """Give back whatever is still this worker's on the route, then the consumer and the lease."""
-        raise NotImplementedError
+        asked = call("leave", [keys.stream, keys.due, keys.leases, keys.obits], keys.group, worker, PAGE)
+        while (await self._connection.run(asked))[0]:
+            pass
 
     async def excuse(self, keys: Sequence[RouteKeys], *, worker: str) -> None:
         """Say that the worker's death, should it come, is nobody's fault (it was asked to stop)."""
-        raise NotImplementedError
+        for reply in await self._connection.pipeline([("HSET", k.obits, worker, "") for k in keys]):
+            _sound(reply)
+
+
+def _sound(reply: Any) -> Any:
+    if isinstance(reply, BrokerError):
+        raise reply
+    return reply

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from runtime.broker.connection import Connection
-from runtime.broker.keys import RouteKeys
+from runtime.broker.keys import RouteKeys, published
 from runtime.broker.outcome import RunMeta
-from runtime.errors import BrokerError
+from runtime.broker.records import meta_fields
+from runtime.broker.scripts import Call, Refusal, call
+from runtime.errors import BrokerError, PublishRefused
 from runtime.settings import RetentionSettings
 
 Fields = Sequence[tuple[str | bytes, str | bytes]]
+
+DEDUP = 86400.0
+"""Seconds that a second publish of an event is recognised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +41,11 @@ class PublishRequest:
     event_id: str
     keys: RouteKeys | None = None
     meta: RunMeta | None = None
-    ttl: float = 86400.0
+    ttl: float = DEDUP
 
 
 class Publisher:
-    """Publishes events; safe to repeat."""
+    """Publishes events; safe to repeat. Raises PublishRefused if a target is not a stream, and BrokerUnavailable."""
 
     def __init__(self, connection: Connection, retention: RetentionSettings) -> None:
         self._connection = connection
@@ -51,12 +58,41 @@ class Publisher:
         fields: Fields,
         *,
         event_id: str,
-        ttl: float = 86400.0,
+        ttl: float = DEDUP,
         meta: RunMeta | None = None,
     ) -> PublishedEntry:
-        """Publish one event. Raises PublishRefused if the key is not a stream, BrokerUnavailable."""
-        raise NotImplementedError
+        """Publish one event. ``keys`` and ``meta`` where a route reads the stream: its run is recorded as queued.
+
+        ``ttl``: for how many seconds a second publish of the event is recognised.
+        """
+        (entry,) = await self.publish_many([PublishRequest(stream, fields, event_id, keys, meta, ttl)])
+        if isinstance(entry, BrokerError):
+            raise entry
+        return entry
 
     async def publish_many(self, requests: Sequence[PublishRequest]) -> list[PublishedEntry | BrokerError]:
         """Publish many events in one round trip; what became of each, in order."""
-        raise NotImplementedError
+        asked = [self._publish(request) for request in requests]
+        replies = await self._connection.run_all(asked)
+        return [_entry(reply, request) for reply, request in zip(replies, asked, strict=True)]
+
+    def _publish(self, request: PublishRequest) -> Call:
+        keys, event_id = request.keys, request.event_id
+        names = [request.stream, published(request.stream, event_id)]
+        if keys is not None:
+            names += [keys.run(event_id), keys.feed(event_id), keys.runs]
+        fields = request.fields
+        if all(name not in ("event_id", b"event_id") for name, _ in fields):
+            # The script tells a published entry from a stranger's by this field.
+            fields = [("event_id", event_id), *fields]
+        told = meta_fields(request.meta, stream=request.stream) if request.meta else []
+        args = (max(1, int(request.ttl * 1000)), event_id, int(self._retention.runs * 1000), len(told))
+        return call("publish", names, *args, *told, *chain.from_iterable(fields))
+
+
+def _entry(reply: Any, asked: Call) -> PublishedEntry | BrokerError:
+    if isinstance(reply, BrokerError):
+        return reply
+    if reply[0] == Refusal.WRONG_TYPE:
+        return PublishRefused(f"{asked.keys[0]} is not a stream; nothing was published", target=asked.keys[0])
+    return PublishedEntry(reply[1].decode(), reply[0] == 1)

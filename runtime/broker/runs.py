@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
-from runtime.broker.connection import Connection
+from runtime.broker.connection import Command, Connection
 from runtime.broker.keys import RouteKeys
+from runtime.broker.records import run_record, show, texts, to_json
+from runtime.broker.scripts import call
+from runtime.errors import BrokerError
 from runtime.settings import RetentionSettings
 from shared_models.result import RunEvent, RunEventType, RunRecord, RunStatus
+
+FEED_LINES = 1000
+"""Lines that a feed keeps at least."""
 
 
 class Cancelled(IntEnum):
@@ -30,36 +37,95 @@ class Runs:
 
     async def get(self, keys: RouteKeys, event_id: str) -> RunRecord | None:
         """The record of an event's run on this route."""
-        raise NotImplementedError
+        return await self.find([keys], event_id)
 
     async def find(self, keys: Sequence[RouteKeys], event_id: str) -> RunRecord | None:
-        """The record of an event's run on any of these routes."""
-        raise NotImplementedError
+        """The record of an event's run on the first of these routes that has one."""
+        found = await self._records([(k, event_id) for k in keys])
+        return found[0] if found else None
 
     async def feed(
         self, keys: RouteKeys, event_id: str, *, after: str = "0-0", block: float | None = None, count: int = 100
     ) -> list[RunEvent]:
         """Lines of a run's feed after the id ``after``; waits up to ``block`` seconds for the first."""
-        raise NotImplementedError
+        feed = keys.feed(event_id)
+        if block is None or block <= 0:
+            found = await self._connection.command("XRANGE", feed, f"({after}", "+", "COUNT", count)
+        else:
+            command = ("XREAD", "COUNT", count, "BLOCK", max(1, int(block * 1000)), "STREAMS", feed, after)
+            async with self._connection.blocking() as line:
+                reply = await line.send(*command, seconds=block)
+            found = reply[0][1] if reply else []
+        events = (_event(line_id.decode(), texts(flat)) for line_id, flat in found)
+        return [event for event in events if event is not None]
 
     async def append(self, keys: RouteKeys, event_id: str, event_type: RunEventType, data: Mapping[str, Any]) -> None:
         """Add a line to a run's feed."""
-        raise NotImplementedError
+        await self.append_all(keys, event_id, [(event_type, data)])
 
     async def append_all(
         self, keys: RouteKeys, event_id: str, events: Sequence[tuple[RunEventType, Mapping[str, Any]]]
     ) -> None:
         """Add lines to a run's feed in one round trip."""
-        raise NotImplementedError
+        feed = keys.feed(event_id)
+        now = await self._now()
+        add = ("XADD", feed, "MAXLEN", "~", FEED_LINES, "*")
+        lines: list[Command] = [(*add, "type", kind, "at", now, "data", to_json(dict(data))) for kind, data in events]
+        for reply in await self._connection.pipeline([*lines, ("PEXPIRE", feed, int(self._retention.runs * 1000))]):
+            if isinstance(reply, BrokerError):
+                raise reply
 
     async def cancel(self, keys: RouteKeys, event_id: str, *, ttl: float = 86400.0) -> Cancelled:
         """Cancel an event that has not ended. ``ttl``: seconds its key stays taken."""
-        raise NotImplementedError
+        key = await self._connection.command("HGET", keys.run(event_id), "idempotency_key")
+        gate = keys.gate(show(key) if key else event_id)
+        names = [keys.stream, gate, keys.due, keys.run(event_id), keys.feed(event_id)]
+        ttl_ms = max(1, int(ttl * 1000))
+        args = (keys.group, event_id, ttl_ms, max(ttl_ms, int(self._retention.runs * 1000)))
+        (answer,) = await self._connection.run(call("cancel", names, *args))
+        return Cancelled(answer)
 
     async def trim(self, keys: RouteKeys) -> None:
         """Forget the oldest of the route's list of runs (the records themselves expire)."""
-        raise NotImplementedError
+        oldest = await self._now() - int(self._retention.runs * 1000)
+        await self._connection.pipeline(
+            [
+                ("ZREMRANGEBYSCORE", keys.runs, "-inf", oldest),
+                ("ZREMRANGEBYRANK", keys.runs, 0, -self._retention.run_list - 1),
+            ]
+        )
+
+    async def _records(self, wanted: Sequence[tuple[RouteKeys, str]]) -> list[RunRecord]:
+        replies = await self._connection.pipeline([("HGETALL", keys.run(event_id)) for keys, event_id in wanted])
+        records = []
+        for (keys, event_id), reply in zip(wanted, replies, strict=True):
+            if isinstance(reply, BrokerError):
+                raise reply
+            if reply:
+                records.append(run_record(texts(reply), event_id=event_id, stream=keys.stream))
+        return records
+
+    async def _now(self) -> int:
+        seconds, microseconds = await self._connection.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def list(self, keys: RouteKeys, *, count: int = 50, status: RunStatus | None = None) -> list[RunRecord]:
         """The newest runs, newest first."""
-        raise NotImplementedError
+        found: list[RunRecord] = []
+        start, page = 0, max(count, 100)
+        while len(found) < count:
+            ids = await self._connection.command("ZREVRANGE", keys.runs, start, start + page - 1)
+            records = await self._records([(keys, show(event_id)) for event_id in ids])
+            found += [record for record in records if status in (None, record.status)]
+            if len(ids) < page:
+                break
+            start += page
+        return found[:count]
+
+
+def _event(line_id: str, fields: dict[str, str]) -> RunEvent | None:
+    try:
+        kind, data = RunEventType(fields.get("type", "")), json.loads(fields.get("data", "{}"))
+    except ValueError:
+        return None  # of a newer version
+    return RunEvent(id=line_id, type=kind, at=int(fields.get("at", "0")), data=data if isinstance(data, dict) else {})

@@ -7,12 +7,23 @@ from dataclasses import dataclass
 
 from runtime.broker.connection import Connection
 from runtime.broker.keys import RouteKeys
+from runtime.broker.records import number, text, texts
+from runtime.broker.scripts import call
+from runtime.errors import BrokerError, BrokerUnavailable
 from shared_models.dead_letter import ErrorInfo
+
+COUNT_BOUND = 1000
+"""Unread entries that are counted one by one where Redis' own number cannot be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamCounts:
-    """How a route's stream stands. ``oldest_waiting_ms`` is an age in ms; None where nothing waits."""
+    """How a route's stream stands.
+
+    ``waiting``: unread, and parked ones that are due. ``running``: in a worker's hands. ``delayed``: parked until
+    later. ``oldest_waiting_ms``: when the oldest waiting entry was sent, ms since the epoch; None where none waits.
+    ``consumers``: workers with a lease.
+    """
 
     length: int = 0
     waiting: int = 0
@@ -21,7 +32,6 @@ class StreamCounts:
     dead: int = 0
     oldest_waiting_ms: int | None = None
     consumers: int = 0
-    """Workers with a lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +53,70 @@ class Streams:
 
     async def ensure_group(self, keys: RouteKeys) -> None:
         """Create the group at 0, and the stream with it, unless it exists."""
-        raise NotImplementedError
+        try:
+            await self._connection.command("XGROUP", "CREATE", keys.stream, keys.group, "0", "MKSTREAM")
+        except BrokerError as error:
+            if "BUSYGROUP" not in error.message:
+                raise
+
+    async def exists(self, stream: str) -> bool:
+        """Whether there is a stream of this name."""
+        return bool(await self._connection.command("TYPE", stream) == b"stream")
 
     async def counts(self, keys: Sequence[RouteKeys], dead_letters: Sequence[str]) -> list[StreamCounts]:
-        """How each route stands, in order; ``dead_letters`` names each one's dead-letter stream."""
-        raise NotImplementedError
+        """How each route stands, in order; ``dead_letters`` names each one's dead-letter stream.
+
+        A key that is not a stream counts nothing. Cheap whatever the streams' length.
+        """
+        asked = [call("count", [k.stream, k.due, k.leases], k.group, COUNT_BOUND) for k in keys]
+        counted = await self._connection.run_all(asked)
+        lengths = await self._connection.pipeline([("XLEN", stream) for stream in dead_letters])
+        counts = []
+        for reply, dead in zip(counted, lengths, strict=True):
+            for answer in (reply, dead):
+                if isinstance(answer, BrokerUnavailable):
+                    raise answer
+            dead_count = 0 if isinstance(dead, BrokerError) else dead
+            if isinstance(reply, BrokerError):
+                counts.append(StreamCounts(dead=dead_count))
+                continue
+            length, waiting, running, delayed, consumers, oldest = reply
+            counts.append(StreamCounts(length, waiting, running, delayed, dead_count, oldest or None, consumers))
+        return counts
 
     async def block(self, keys: RouteKeys, *, error: ErrorInfo, probe_interval: float) -> bool:
-        """Block the route; the first probe is due in ``probe_interval`` seconds. True if it was not blocked before."""
-        raise NotImplementedError
+        """Block the route; the first probe is due in ``probe_interval`` seconds. True if it was not blocked before.
+
+        While it is blocked, ``fetch`` gives out one entry per probe interval and ``begin`` parks all others.
+        """
+        args = (error.code, error.message, error.component_id or "", int(probe_interval * 1000))
+        (new,) = await self._connection.run(call("block", [keys.blocked], *args))
+        return bool(new)
 
     async def unblock(self, keys: RouteKeys) -> bool:
         """Let the route's entries run again. True if it was blocked."""
-        raise NotImplementedError
+        return bool(await self._connection.command("DEL", keys.blocked))
 
     async def blocked(self, keys: Sequence[RouteKeys]) -> list[BlockInfo | None]:
         """Why each route is blocked, in order; None where it is not."""
-        raise NotImplementedError
+        replies = await self._connection.pipeline([("HGETALL", k.blocked) for k in keys])
+        found: list[BlockInfo | None] = []
+        for reply in replies:
+            if isinstance(reply, BrokerError):
+                raise reply
+            found.append(_block_info(texts(reply)) if reply else None)
+        return found
 
     async def probe_now(self, keys: RouteKeys) -> None:
         """Let the next fetch with ``probe`` have its probe at once. Nothing if the route is not blocked."""
-        raise NotImplementedError
+        await self._connection.run(call("probe", [keys.blocked]))
+
+
+def _block_info(fields: dict[str, str]) -> BlockInfo:
+    return BlockInfo(
+        code=fields.get("code", ""),
+        reason=fields.get("reason", ""),
+        component_id=text(fields, "component_id"),
+        since=number(fields, "since") or 0,
+        next_probe=number(fields, "next_probe") or 0,
+    )

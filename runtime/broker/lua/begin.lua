@@ -1,0 +1,201 @@
+#!lua
+-- Decides whether a worker may run an entry, and if so makes it the holder of the gate. No flag: out of memory, the
+-- server refuses it whole.
+--
+-- KEYS[1] stream  stream the route's stream
+-- KEYS[2] gate    hash   state machine of the run that holds this idempotency key
+-- KEYS[3] due     zset   parked entry to the time it is due (ms)
+-- KEYS[4] leases  zset   worker to the end of its lease (ms)
+-- KEYS[5] obits   hash   dead worker to the tokens its death is blamed on, or * for all
+-- KEYS[6] run     hash   record of this event's run
+-- KEYS[7] blocked hash   why the route is blocked; absent: it is not
+-- KEYS[8] feed    stream progress of this event's run
+-- KEYS[9] runs    zset   event id to the time of its last change, for listings
+-- ARGV[1] group
+-- ARGV[2] worker
+-- ARGV[3] entry id
+-- ARGV[4] token of this attempt
+-- ARGV[5] event id
+-- ARGV[6] attempts at most
+-- ARGV[7] a token of this worker's own that it does not run any more, or empty
+-- ARGV[8] ms until a waiting duplicate asks again
+-- ARGV[9] ms that the key of an ended event stays taken
+-- ARGV[10] ms that records are kept
+-- ARGV[11] 1: run although the route is blocked
+-- ARGV[12...] names and values for the run record
+-- Returns
+--   {1, attempts} run
+--   {2, attempts} the attempts are used up by deaths: dead-letter it, do not run
+--   {3, attempts, event, entry} an outcome is staged: publish that one, under these ids
+--   {4, status, event} dropped: the event has ended, or is a duplicate of that event, which has
+--   {5, worker, token} parked: another run holds the key, or it is not due yet
+--   {6} dropped: cancelled
+--   {7} parked: the route is blocked
+--   {0} the entry is not pending for this worker
+--  {-1} the worker has no valid lease
+--  {-3} there is no such stream or group
+local stream, gate, due, leases, obits = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local run, blocked, feed, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local group, me, id, token, event = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local max, takeover, wait = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
+local ttl, keep, probe = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11] == '1'
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local sent = tonumber(id:match('^%d+'))
+
+local function alive(worker)
+  local lease = worker and redis.call('ZSCORE', leases, worker)
+  return lease and tonumber(lease) > now
+end
+
+local function before(a, b)
+  local am, as = a:match('^(%d+)-(%d+)$')
+  local bm, bs = b:match('^(%d+)-(%d+)$')
+  return tonumber(am) < tonumber(bm) or (am == bm and tonumber(as) < tonumber(bs))
+end
+
+-- Acknowledge for our group; delete unless another group still needs the entry.
+local function drop()
+  redis.call('ZREM', due, id)
+  redis.pcall('XACK', stream, group, id)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  if groups.err then return end
+  for _, g in ipairs(groups) do
+    local needs = g[2] ~= group and (before(g[8], id) or redis.call('XPENDING', stream, g[2], id, id, 1)[1])
+    if needs then return end
+  end
+  redis.call('XDEL', stream, id)
+end
+
+local function exists(entry)
+  return entry and (redis.call('XPENDING', stream, group, entry, entry, 1)[1]
+    or redis.call('XRANGE', stream, entry, entry)[1])
+end
+
+-- The entry is pending for this worker: only a deleted one cannot be claimed, and that acknowledges it.
+local function park(at)
+  if redis.call('XCLAIM', stream, group, '~parked', 0, id, 'JUSTID')[1] then redis.call('ZADD', due, at, id) end
+end
+
+local function record(...)
+  local meta = {}
+  for i = 12, #ARGV do meta[#meta + 1] = ARGV[i] end
+  if #meta > 0 then redis.call('HSET', run, unpack(meta)) end
+  redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'queued_at', sent, ...)
+  redis.call('PEXPIRE', run, keep)
+end
+
+local function tell(kind, data)
+  redis.call('XADD', feed, 'MAXLEN', '~', 1000, '*', 'type', kind, 'at', now, 'data', cjson.encode(data))
+  redis.call('PEXPIRE', feed, keep)
+end
+
+-- The order of these three is proven: lease, token, pending list.
+if not alive(me) then return {-1} end
+local h = redis.call('HMGET', gate, 'state', 'token', 'entry', 'worker', 'attempts', 'event', 'due', 'cancel', 'ended',
+  'over')
+local state, holder, first, attempts = h[1], h[4], h[6], tonumber(h[5] or 0)
+local same, mine, over = h[3] == id, h[6] == event, h[10] == '1'
+if (state == 'running' or state == 'staged') and h[2] == token then
+  if state == 'staged' then return {3, attempts, first, h[3]} end
+  return {over and 2 or 1, attempts}
+end
+local p = redis.pcall('XPENDING', stream, group, id, id, 1)
+if p.err then
+  if p.err:find('NOGROUP', 1, true) then return {-3} end
+  return p
+end
+if not p[1] or p[1][2] ~= me then return {0} end
+
+local past = redis.call('HMGET', run, 'status', 'ended_at', 'duplicate_of')
+local ended_at = tonumber(past[2] or 0)
+if ((past[1] == 'completed' or past[1] == 'cancelled') and ended_at + ttl > now)
+  or (past[1] == 'dead_lettered' and sent <= ended_at) then
+  drop()
+  return {4, past[1], past[3] or event}
+end
+
+local function later(at)
+  park(at)
+  if not mine then record('status', 'delayed', 'due_at', at) end
+  return {5, holder or '', h[2] or ''}
+end
+
+local fresh = false
+if state == 'running' or state == 'staged' then
+  if alive(holder) and not (holder == me and h[2] == takeover) then return later(now + wait) end
+  if not same and exists(h[3]) then return later(now + wait) end
+  if not mine then
+    if state == 'staged' then
+      redis.call('HSET', gate, 'token', token, 'worker', me)
+      return {3, attempts, first, h[3]}
+    end
+    fresh = true
+  end
+elseif state == 'delayed' or state == 'queued' then
+  if same and mine then
+    if h[7] and tonumber(h[7]) > now then return later(tonumber(h[7])) end
+  elseif not same and exists(h[3]) then
+    return later(now + wait)
+  else
+    fresh = not mine
+  end
+elseif state == 'completed' or (mine and (state == 'cancelled' or (state == 'dead' and sent <= tonumber(h[9])))) then
+  local status = state == 'dead' and 'dead_lettered' or state
+  drop()
+  if not mine then
+    record('status', status, 'duplicate_of', first, 'ended_at', now)
+    redis.call('ZADD', runs, now, event)
+    tell(status, {duplicate_of = first})
+  end
+  return {4, status, first}
+else
+  fresh = true
+end
+
+if not fresh and mine and h[8] == '1' and state ~= 'staged' then
+  drop()
+  redis.call('HSET', gate, 'state', 'cancelled', 'ended', now)
+  redis.call('PEXPIRE', gate, ttl)
+  record('status', 'cancelled', 'ended_at', now)
+  tell('cancelled', {attempt = attempts})
+  return {6}
+end
+if state == 'staged' then
+  redis.call('HSET', gate, 'token', token, 'worker', me, 'entry', id)
+  redis.call('ZREM', due, id)
+  return {3, attempts, first, id}
+end
+
+if fresh then
+  attempts, over = 0, false
+elseif state == 'running' and not over then
+  -- Its holder died. The attempt stays charged unless the obituary blames others.
+  local blame = redis.call('HGET', obits, holder)
+  if blame and blame ~= '*' and not blame:find(' ' .. h[2] .. ' ', 1, true) then attempts = attempts - 1 end
+end
+over = attempts >= max
+if not over and not probe and redis.call('EXISTS', blocked) == 1 then
+  park(now)
+  return {7}
+end
+if not over then attempts = attempts + 1 end
+if fresh then
+  redis.call('HINCRBY', gate, 'gen', 1)
+  redis.call('HDEL', gate, 'cancel', 'ended', 'dl', 'outcome')
+  redis.call('HSET', gate, 'first', now)
+  redis.call('HDEL', run, 'ended_at', 'duplicate_of', 'last_error', 'result', 'published', 'dead_letter',
+    'dead_letter_id')
+end
+redis.call('HDEL', gate, 'due')
+redis.call('HSET', gate, 'state', 'running', 'event', event, 'entry', id, 'token', token, 'worker', me,
+  'attempts', attempts, 'started', now, 'over', over and '1' or '0')
+-- Never the ttl of an ended key: in a long delay it would expire and a duplicate would run. 30 days are for gates whose
+-- entry somebody deleted.
+redis.call('PEXPIRE', gate, 2592000000)
+redis.call('ZREM', due, id)
+redis.call('HDEL', run, 'due_at')
+record('status', 'running', 'attempts', attempts, 'started_at', now, 'worker', me)
+redis.call('ZADD', runs, now, event)
+tell('started', {attempt = attempts, worker = me})
+return {over and 2 or 1, attempts}

@@ -1,0 +1,115 @@
+#!lua flags=allow-oom
+-- Records that an event has failed for good: drops the entry and keeps it as a dead letter.
+--
+-- KEYS[1] stream stream the route's stream
+-- KEYS[2] gate   hash   state machine of the run
+-- KEYS[3] due    zset   parked entry to the time it is due (ms)
+-- KEYS[4] run    hash   record of the run
+-- KEYS[5] feed   stream progress of the run
+-- KEYS[6] dlq    stream the dead letters
+-- KEYS[7...] targets (stream), which are told
+-- ARGV[1] group
+-- ARGV[2] worker
+-- ARGV[3] entry id
+-- ARGV[4] token
+-- ARGV[5] event id
+-- ARGV[6] ms that the key stays taken
+-- ARGV[7] ms that records are kept
+-- ARGV[8] what went wrong
+-- ARGV[9] summary of the dead letter for the run record (JSON)
+-- ARGV[10] the result that could not be published (JSON), or empty
+-- ARGV[11] number of names and values of the dead letter, then those
+-- ARGV[12...] for each target: entries it keeps where no group reads it (empty: all), number of names and values, those
+-- Returns
+--   {1, id} done: the id of the dead letter
+--   {2} this token has settled before
+--   {3} dropped without a dead letter: the event was cancelled
+--  {-2} the token holds nothing any more
+--  {-5, i} KEYS[i] has the wrong type; nothing was written
+local stream, gate, due, run, feed, dlq = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local group, me, id, token, event = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local ttl, keep, problem, summary, result = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+local function before(a, b)
+  local am, as = a:match('^(%d+)-(%d+)$')
+  local bm, bs = b:match('^(%d+)-(%d+)$')
+  return tonumber(am) < tonumber(bm) or (am == bm and tonumber(as) < tonumber(bs))
+end
+
+-- Acknowledge for our group; delete unless another group still needs the entry.
+local function drop()
+  redis.call('ZREM', due, id)
+  redis.pcall('XACK', stream, group, id)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  if groups.err then return end
+  for _, g in ipairs(groups) do
+    local needs = g[2] ~= group and (before(g[8], id) or redis.call('XPENDING', stream, g[2], id, id, 1)[1])
+    if needs then return end
+  end
+  redis.call('XDEL', stream, id)
+end
+
+-- Whether this token may settle: 1 yes, 2 it has, -2 it may not. A gate that is gone leaves it to the pending list.
+local function fence()
+  if redis.call('HEXISTS', gate, 'o:' .. token) == 1 then return 2 end
+  local h = redis.call('HMGET', gate, 'state', 'token')
+  if not h[1] then
+    local p = redis.pcall('XPENDING', stream, group, id, id, 1)
+    return (not p.err and p[1] and p[1][2] == me) and 1 or -2
+  end
+  return (h[2] == token and (h[1] == 'running' or h[1] == 'staged')) and 1 or -2
+end
+
+-- What became of the token, for a repeated call; the last 20 are kept.
+local function remember(outcome)
+  local tokens = {}
+  for word in (redis.call('HGET', gate, 'told') or ''):gmatch('%S+') do tokens[#tokens + 1] = word end
+  tokens[#tokens + 1] = token
+  while #tokens > 20 do redis.call('HDEL', gate, 'o:' .. table.remove(tokens, 1)) end
+  redis.call('HSET', gate, 'o:' .. token, outcome, 'told', table.concat(tokens, ' '))
+end
+
+local settled = fence()
+if settled ~= 1 then return {settled} end
+for i = 6, #KEYS do
+  local kind = redis.call('TYPE', KEYS[i]).ok
+  if kind ~= 'none' and kind ~= 'stream' then return {-5, i} end
+end
+
+drop()
+local cancelled = redis.call('HGET', gate, 'cancel') == '1'
+local status, dead = 'cancelled', ''
+redis.call('HDEL', run, 'due_at', 'dead_letter', 'dead_letter_id')
+if not cancelled then
+  status = 'dead_lettered'
+  local fields, a = {}, 11
+  for n = 1, tonumber(ARGV[a]) do fields[n] = ARGV[a + n] end
+  dead = redis.call('XADD', dlq, '*', 'dl_first_at', redis.call('HGET', gate, 'first') or '', 'dl_died_at', now,
+    unpack(fields))
+  a = a + #fields + 1
+  for i = 7, #KEYS do
+    local limit, count = ARGV[a], tonumber(ARGV[a + 1])
+    fields = {}
+    for n = 1, count do fields[n] = ARGV[a + 1 + n] end
+    a = a + 2 + count
+    redis.call('XADD', KEYS[i], '*', unpack(fields))
+    if limit ~= '' and #redis.call('XINFO', 'GROUPS', KEYS[i]) == 0 then
+      redis.call('XTRIM', KEYS[i], 'MAXLEN', '~', limit)
+    end
+  end
+  redis.call('HSET', run, 'dead_letter', summary, 'dead_letter_id', dead)
+  if result ~= '' then redis.call('HSET', run, 'result', result) end
+end
+redis.call('HSET', gate, 'state', cancelled and 'cancelled' or 'dead', 'event', event, 'entry', id, 'ended', now,
+  'dl', dead)
+redis.call('HDEL', gate, 'due', 'cancel', 'outcome')
+remember(status)
+redis.call('PEXPIRE', gate, ttl)
+redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'status', status, 'ended_at', now, 'last_error', problem)
+redis.call('PEXPIRE', run, keep)
+redis.call('XADD', feed, 'MAXLEN', '~', 1000, '*', 'type', status, 'at', now, 'data',
+  cjson.encode({error = problem, dead_letter_id = dead}))
+redis.call('PEXPIRE', feed, keep)
+return cancelled and {3} or {1, dead}

@@ -1,0 +1,31 @@
+#!lua flags=allow-oom
+-- The end of a drain: parks a page of what is still the worker's; with the last page its consumer and lease go too.
+--
+-- KEYS[1] stream stream the route's stream
+-- KEYS[2] due    zset   parked entry to the time it is due (ms)
+-- KEYS[3] leases zset   worker to the end of its lease (ms); negative: the time it was declared dead
+-- KEYS[4] obits  hash   dead worker to whom its death is blamed on
+-- ARGV[1] group
+-- ARGV[2] worker
+-- ARGV[3] entries of a page
+-- Returns
+--   {n} entries parked; call again unless it is 0
+local stream, due, leases, obits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local group, me, page = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+local held = redis.pcall('XPENDING', stream, group, '-', '+', page, me)
+if not held.err then
+  for _, entry in ipairs(held) do
+    if redis.call('XCLAIM', stream, group, '~parked', 0, entry[1], 'JUSTID')[1] then
+      redis.call('ZADD', due, now, entry[1])
+    end
+  end
+  if #held == page then return {page} end
+  -- In the same script as the last look: what were read in between would be thrown away with the consumer.
+  redis.call('XGROUP', 'DELCONSUMER', stream, group, me)
+end
+redis.call('HSET', obits, me, '')
+redis.call('ZADD', leases, -now, me)
+return {0}

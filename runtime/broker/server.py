@@ -1,0 +1,70 @@
+"""What the server itself says: its version, its settings that matter to us, its room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runtime.broker.client import Broker
+from runtime.errors import BrokerError, BrokerUnavailable
+
+SETTINGS = ("maxmemory-policy", "maxmemory", "appendonly", "appendfsync", "save", "timeout", "cluster-enabled")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """A server's own account of itself. ``settings`` is None where it does not let us read them (managed services)."""
+
+    product: str
+    version: tuple[int, ...]
+    role: str
+    used_memory: int
+    settings: Mapping[str, str] | None = field(default=None)
+    scripts: bool = True
+    """Whether it runs Lua scripts for us."""
+
+
+async def inspect(broker: Broker) -> ServerFacts:
+    """Ask the server. Raises BrokerUnavailable."""
+    info = _lines((await broker.connection.command("INFO")).decode("utf-8", "replace"))
+    valkey = info.get("valkey_version")
+    return ServerFacts(
+        product="Valkey" if valkey else "Redis",
+        version=tuple(int(part) for part in (valkey or info.get("redis_version", "0")).split(".") if part.isdigit()),
+        role=info.get("role", ""),
+        used_memory=int(info.get("used_memory", 0)),
+        settings=await _settings(broker),
+        scripts=await _runs_scripts(broker),
+    )
+
+
+async def key_type(broker: Broker, key: str) -> str:
+    """What a key holds: ``stream``, another type's name, or ``none``."""
+    reply = await broker.connection.command("TYPE", key)
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+
+async def _settings(broker: Broker) -> Mapping[str, str] | None:
+    found: dict[str, str] = {}
+    try:
+        for name in SETTINGS:
+            reply = [x.decode("utf-8", "replace") for x in await broker.connection.command("CONFIG", "GET", name)]
+            found.update(zip(reply[::2], reply[1::2], strict=True))
+    except BrokerUnavailable:
+        raise
+    except BrokerError:
+        return None
+    return found
+
+
+async def _runs_scripts(broker: Broker) -> bool:
+    try:
+        return bool(await broker.connection.command("EVAL", "#!lua flags=allow-oom\nreturn 1", 0) == 1)
+    except BrokerUnavailable:
+        raise
+    except BrokerError:
+        return False
+
+
+def _lines(text: str) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line and not line.startswith("#"))
