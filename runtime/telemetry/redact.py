@@ -1,0 +1,68 @@
+"""Masking what looks like a secret, before it is shown or logged. What is stored stays as it was.
+
+A guess by names and shapes: it hides the common ones, and is no licence to log payloads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MASK = "***"
+
+_WORD = (
+    r"(?:api[_-]?key|(?:auth|access|api|refresh)token|(?-i:(?<![a-zA-Z])(?:token|TOKEN)(?![a-zA-Z])|Token(?![a-z]))"
+    r"|passw(?:or)?d|passphrase|secret(?!ary)|authorization|credential|cookie"
+    r"|private[_-]?key|access[_-]?key|signing[_-]?key|encryption[_-]?key)"
+)
+_NAME = re.compile(_WORD, re.IGNORECASE)
+
+_SHAPES = re.compile(
+    r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}"  # OpenAI, Anthropic, Stripe and many that copied them
+    r"|\b(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{8,}"
+    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
+    r"|\bhf_[A-Za-z0-9]{16,}|\bgsk_[A-Za-z0-9]{16,}|\bxai-[A-Za-z0-9]{16,}|\bxox[abposr]-[\w-]{8,}"
+    r"|\bA(?:KI|SI)A[A-Z0-9]{16}\b|\bAIza[\w-]{30,}|\bya29\.[\w-]{16,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]{0,10000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
+)
+_SCHEME = re.compile(
+    r"(\bBearer\s+|\bAuthorization\W{1,8}Basic\s+)(?=[\w.~+/=-]{0,200}[\d.~+/=-])[\w.~+/=-]{6,}", re.IGNORECASE
+)
+# Each pattern begins with what is rare, so that a text of megabytes is searched in linear time.
+_URL = re.compile(r"(://[^\s:/@\"']{0,64}:)[^\s/@\"']{1,256}(@)")
+# "name": "value", also where the JSON is itself a string in JSON.
+_JSON = re.compile(
+    rf"({_WORD}[^\"\\]{{0,64}}\\{{0,7}}\"\s{{0,8}}:\s{{0,8}}\\{{0,7}}\")(?:[^\"\\]|\\(?!\"))+", re.IGNORECASE
+)
+_ASSIGNED = re.compile(rf"({_WORD}[\w-]{{0,64}}=)[^\s&\"',;]{{4,}}", re.IGNORECASE)
+
+
+def mask(value: Any) -> Any:
+    """A copy of JSON-like data in which what looks like a secret is ``***``."""
+    return _mask(value, named=False)
+
+
+def mask_text(text: str) -> str:
+    """A text, which may be JSON, in which what looks like a secret is ``***``."""
+    text = _JSON.sub(rf"\1{MASK}", text)
+    text = _SHAPES.sub(MASK, text)
+    text = _SCHEME.sub(rf"\1{MASK}", text)
+    text = _URL.sub(rf"\1{MASK}\2", text)
+    return _ASSIGNED.sub(rf"\1{MASK}", text)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a field of this name is likely to hold a secret."""
+    return _NAME.search(name) is not None
+
+
+def _mask(value: Any, *, named: bool) -> Any:
+    if isinstance(value, str):
+        return MASK if named and value else mask_text(value)
+    if isinstance(value, Mapping):
+        return {key: _mask(item, named=isinstance(key, str) and is_secret_name(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mask(item, named=named) for item in value]
+    return value

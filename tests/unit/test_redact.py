@@ -1,0 +1,81 @@
+"""What looks like a secret is masked; what does not stays."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runtime.telemetry.redact import MASK, mask, mask_text
+
+KEY = "sk-proj-abcdefghij0123456789"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"api_key": "x"}, {"api_key": MASK}),
+        ({"OPENAI_API_KEY": "x", "model": "m"}, {"OPENAI_API_KEY": MASK, "model": "m"}),
+        ({"Authorization": "Bearer abc"}, {"Authorization": MASK}),
+        ({"variables": {"db_password": "pw"}}, {"variables": {"db_password": MASK}}),
+        ({"access_token": ["a", "b"]}, {"access_token": [MASK, MASK]}),
+        ({"max_tokens": 5, "total_tokens": 7, "tokens": "12"}, {"max_tokens": 5, "total_tokens": 7, "tokens": "12"}),
+        ({"tokenizer": "bpe", "secretary": 3}, {"tokenizer": "bpe", "secretary": 3}),
+        ({"password": None, "token": ""}, {"password": None, "token": ""}),
+        ({"text": f"use {KEY} now"}, {"text": f"use {MASK} now"}),
+        (7, 7),
+    ],
+)
+def test_data(data: object, expected: object) -> None:
+    assert mask(data) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KEY,
+        "Bearer abcdefgh.ijk",
+        "Authorization: Basic dXNlcjpwYXNz",
+        "redis://user:hunter22@host:6379/0",
+        "ghp_0123456789abcdefghij0123",
+        "AKIAIOSFODNN7EXAMPLE",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
+        "xoxb-1234567890-abc",
+        "https://x/?api_key=abcdef",
+        json.dumps({"api_key": "hunter22 and more"}),
+        json.dumps({"inner": json.dumps({"client_secret": "hunter22"})}),
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_text_is_masked(text: str) -> None:
+    masked = mask_text(text)
+    assert MASK in masked
+    for part in (KEY, "hunter22", "abcdefgh.ijk", "dXNlcjpwYXNz", "MIIE", "IOSFODNN7", "abcdef", "c2lnbmF0dXJl"):
+        assert part not in masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no key is set: set OPENAI_API_KEY in the environment, or variables in the route spec",
+        "OPENAI_API_KEY: not set",
+        '{"max_tokens": 100, "text": "the token limit is 5"}',
+        "http://127.0.0.1:11434/v1 refused the connection",
+        "task-1234567890123",
+        "Basic Prompting (1)",
+        "Bearer authentication is missing",
+        "flows:router 1700000000000-0",
+    ],
+)
+def test_text_stays(text: str) -> None:
+    assert mask_text(text) == text
+
+
+def test_json_stays_json() -> None:
+    text = json.dumps({"token": 'a "quoted\\ value', "list": [1, {"password": "x"}], "n": {"inner": '{"token":"t"}'}})
+    assert json.loads(mask_text(text))["list"][1]["password"] == MASK
+
+
+def test_a_long_text_is_masked_in_linear_time() -> None:
+    text = '{"a":"' + 'x\\"' * 300_000 + KEY + '"}'
+    assert KEY not in mask_text(text)
