@@ -28,7 +28,8 @@ _SHAPES = re.compile(
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]{0,10000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
 _SCHEME = re.compile(
-    r"(\bBearer\s+|\bAuthorization\W{1,8}Basic\s+)(?=[\w.~+/=-]{0,200}[\d.~+/=-])[\w.~+/=-]{6,}", re.IGNORECASE
+    r"(\bBearer\s+(?=[\w.~+/=-]{0,200}[\d.~+/=-])|\bAuthorization\W{1,8}(?:Basic|Bearer)\s+)[\w.~+/=-]{6,}",
+    re.IGNORECASE,
 )
 # Each pattern begins with what is rare, so that a text of megabytes is searched in linear time.
 _URL = re.compile(r"(://[^\s:/@\"']{0,64}:)[^\s/@\"']{1,256}(@)")
