@@ -1,0 +1,94 @@
+"""Waiting for runs to end: on a run's feed, never by asking again and again."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from runtime.cli.directory import keys_of
+
+if TYPE_CHECKING:
+    from runtime.broker.client import Broker
+    from runtime.broker.fleet import RouteEntry
+    from shared_models.result import RunRecord
+
+LOOK_AGAIN = 10.0
+"""Seconds after which the record is read again even if its feed is silent: a feed is bounded and may lose lines."""
+
+_ENDS = frozenset({"completed", "dead_lettered", "cancelled"})
+
+
+class Deadline:
+    """A moment to wait until; ``None`` seconds: for ever."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds to wait in one go; 0 when the moment has passed."""
+        return LOOK_AGAIN if self._end is None else max(0.0, min(LOOK_AGAIN, self._end - time.monotonic()))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One run to wait for: an event on a route."""
+
+    route: RouteEntry
+    event_id: str
+
+
+async def until_ended(broker: Broker, target: Target, deadline: Deadline) -> RunRecord | None:
+    """The run's record once it is final; None when the deadline passes first."""
+    keys, after = keys_of(target.route), "0-0"
+    while True:
+        record = await broker.runs.get(keys, target.event_id)
+        if record is not None and record.status.final:
+            return await answered(broker, target, record)
+        ended = False
+        while not ended:
+            if (left := deadline.left()) <= 0:
+                return None
+            events = await broker.runs.feed(keys, target.event_id, after=after, block=left)
+            after = events[-1].id if events else after
+            ended = not events or any(event.type in _ENDS for event in events)
+
+
+async def answered(broker: Broker, target: Target, record: RunRecord) -> RunRecord:
+    """The record of a duplicate, with what the event that it repeats came to; any other record as it is."""
+    if record.duplicate_of is None or record.result is not None:
+        return record
+    first = await broker.runs.get(keys_of(target.route), record.duplicate_of)
+    if first is None:
+        return record
+    return record.model_copy(
+        update={"result": first.result, "dead_letter": first.dead_letter, "published": first.published}
+    )
+
+
+async def follow(
+    broker: Broker,
+    targets: Sequence[Target],
+    readers: Callable[[str], Sequence[RouteEntry]],
+    deadline: Deadline,
+    seen: Callable[[RunRecord, bool], object],
+) -> list[Target]:
+    """Wait for the runs and for all that grow from them, over routes; returns those that had not ended in time.
+
+    ``readers`` names the routes of a stream. ``seen`` is told each ended run, parents first, and whether it is a last
+    one: no route reads what it published.
+    """
+    queue, known, missing = deque(targets), set(targets), []
+    while queue:
+        target = queue.popleft()
+        record = await until_ended(broker, target, deadline)
+        if record is None:
+            missing.append(target)
+            continue
+        grown = [Target(route, p.event_id) for p in record.published for route in readers(p.stream)]
+        seen(record, not grown)
+        queue.extend(t for t in grown if t not in known)
+        known.update(grown)
+    return missing

@@ -1,0 +1,108 @@
+"""``headrace worker``: the process that runs the flows."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runtime.cli.options import Flows, RedisUrl, wait_for
+
+if TYPE_CHECKING:
+    from runtime.engine.base import Engine
+    from runtime.settings import Settings
+    from runtime.worker.process import ReadyReport
+
+
+def worker(
+    *,
+    flows: Flows = None,
+    redis_url: RedisUrl = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help="Run only this route. May be given again.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", min=1, max=10_000, help="How many events run at once. Default: 10.")
+    ] = None,
+    engine: Annotated[str, typer.Option("--engine", hidden=True)] = "langflow",
+    ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
+    parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
+) -> None:
+    """Run the flows of a folder: read their streams, run an event at a time through them, publish the results.
+
+    Ends cleanly on SIGTERM: what runs is finished within the grace period, the rest is given to other workers.
+    """
+    from runtime.cli.connection import find_url, read_settings
+    from runtime.settings import take_secrets_away
+    from runtime.telemetry import logs
+    from runtime.worker.process import run_worker
+
+    settings = with_concurrency(read_settings(), concurrency)
+    url = find_url(redis_url, settings)
+    logs.configure(settings.log)
+    take_secrets_away()
+    if parent is not None:
+        _end_with(parent)
+    code = wait_for(
+        run_worker(
+            settings,
+            redis_url=url,
+            flows=flows or settings.flows,
+            only=frozenset(only or ()),
+            engine=make_engine(engine),
+            on_ready=lambda report: _tell_ready(report, ready_fd),
+        )
+    )
+    raise typer.Exit(code)
+
+
+def with_concurrency(settings: Settings, concurrency: int | None) -> Settings:
+    """The settings with the option in the place of the variable."""
+    if concurrency is None:
+        return settings
+    return settings.model_copy(update={"worker": settings.worker.model_copy(update={"concurrency": concurrency})})
+
+
+def make_engine(name: str) -> Engine:
+    """The engine by its name. Raises EngineError where the packages it needs are not installed."""
+    if name == "echo":
+        from runtime.engine.echo import EchoEngine
+
+        return EchoEngine()
+    if name != "langflow":
+        raise typer.BadParameter(f"there is no engine {name!r}; there are langflow and echo")
+    from importlib.util import find_spec
+
+    from runtime.errors import EngineError
+
+    if find_spec("lfx") is None:
+        raise EngineError("Langflow's engine is not installed here; install headrace[worker] (or [langflow] for all)")
+    from runtime.engine.langflow import LangflowEngine
+
+    return LangflowEngine()
+
+
+def _tell_ready(report: ReadyReport, descriptor: int | None) -> None:
+    """Say what runs: to whoever looks, or to `headrace up` at the other end of a pipe."""
+    from runtime.cli.ready import as_message, say_ready
+
+    if descriptor is None:
+        say_ready(as_message(report))
+        return
+    with os.fdopen(descriptor, "w", encoding="utf-8") as pipe:
+        json.dump(as_message(report), pipe)
+
+
+def _end_with(parent: int) -> None:
+    """Be told to end (SIGTERM) when the parent process is gone, however it went. Only Linux can do this."""
+    import ctypes
+    import signal
+    import sys
+
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
+        if os.getppid() != parent:  # it went before the line above
+            sys.exit(1)

@@ -1,0 +1,130 @@
+"""Logging: one line per event on stderr, as JSON for collectors or drawn for people, with secrets masked.
+
+A line begins with a stable action word (``worker.ready``, ``event.completed``); what varies is in its fields. Our own
+lines, those of libraries that use the standard ``logging`` and those of the engine go through the same pipeline. Other
+people's lines are told from WARNING on, unless the level is ``debug``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from runtime.telemetry.redact import mask
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+    from runtime.settings import LogSettings
+
+OURS = "headrace"
+"""Loggers whose names begin with this are our own."""
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class _Stderr:
+    """A logger that writes finished lines to whatever stderr is now. A closed stderr loses lines, never the process."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+
+    def msg(self, line: str) -> None:
+        try:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            pass
+
+    log = debug = info = warn = warning = error = critical = fatal = exception = failure = err = msg
+
+
+class _Config:
+    level = logging.INFO
+    processors: tuple[Processor, ...] = ()
+
+
+def configure(settings: LogSettings) -> None:
+    """Set up logging for this process. May be called again."""
+    _Config.level = _LEVELS[settings.level]
+    drawn = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
+    _Config.processors = (
+        _admit,
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        _add_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _mask,
+        *((_console(),) if drawn else (_in_order, structlog.processors.JSONRenderer(ensure_ascii=False, default=str))),
+    )
+    structlog.configure(
+        processors=_Config.processors,
+        wrapper_class=structlog.make_filtering_bound_logger(_Config.level),
+        context_class=dict,
+        logger_factory=_Stderr,
+        # A logger that remembers its pipeline would keep the engine's, if it was first used while that was in place.
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    root.addHandler(_Bridge())
+    root.setLevel(_Config.level)
+    logging.captureWarnings(True)
+
+
+def get_logger(name: str) -> FilteringBoundLogger:
+    """A logger of our own; ``name`` is a dotted name below ``headrace``."""
+    return cast("FilteringBoundLogger", structlog.get_logger(name))
+
+
+class _Bridge(logging.Handler):
+    """Hands records of the standard ``logging`` to the same pipeline."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            method = record.levelname.lower() if record.levelname.lower() in _LEVELS else "critical"
+            event: EventDict = {"event": record.getMessage()}
+            if record.exc_info:
+                event["exc_info"] = record.exc_info
+            logger, line = _Stderr(record.name), cast("Any", event)
+            for processor in _Config.processors:
+                line = processor(logger, method, line)
+            logger.msg(str(line))
+        except structlog.DropEvent:
+            pass
+        except Exception:  # noqa: BLE001  a record that cannot be told must not harm the code that told it
+            self.handleError(record)
+
+
+def _admit(logger: Any, method: str, event: EventDict) -> EventDict:
+    foreign = not str(getattr(logger, "name", "") or "").startswith(OURS)
+    if foreign and _Config.level > logging.DEBUG and method in ("debug", "info"):
+        raise structlog.DropEvent
+    return event
+
+
+def _add_name(logger: Any, method: str, event: EventDict) -> EventDict:
+    if name := getattr(logger, "name", ""):
+        event.setdefault("logger", name)
+    return event
+
+
+def _in_order(logger: Any, method: str, event: EventDict) -> EventDict:
+    first = ("timestamp", "level", "logger", "event")
+    return {**{name: event[name] for name in first if name in event}, **event}
+
+
+def _mask(logger: Any, method: str, event: EventDict) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", mask(event))
+
+
+def _console() -> Processor:
+    return structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, pad_event_to=24
+    )

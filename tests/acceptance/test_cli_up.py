@@ -1,0 +1,210 @@
+"""``headrace up`` and ``headrace worker``: they start, say when they are ready, and end clearly however they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Running, headrace, running
+from tests.support.harness import write_flow
+
+ECHO = ("--engine", "echo")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    write_flow(tmp_path / "flows", "hello")
+    return tmp_path
+
+
+def redis_url(home: Path) -> str:
+    return (home / ".headrace" / "redis.url").read_text().strip()
+
+
+def worker_pid(home: Path) -> int:
+    [worker] = json.loads(headrace("status", "--json", home=home).out)["workers"]
+    return int(worker["pid"])
+
+
+def assert_gone(pid: int) -> None:
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_up_says_ready_and_every_command_finds_it(home: Path) -> None:
+    with running("up", *ECHO, home=home) as up:
+        assert up.wait_for("ready").startswith("ready: 1 of 1 route in flows")
+        assert "headrace send hello" in up.wait_for("send:")
+        below = home / "some" / "where"
+        below.mkdir(parents=True)
+        sent = headrace("send", "hello", "--input", "hi", "--wait", "20", home=below)
+        assert (sent.code, sent.out) == (0, "hi\n"), sent
+        assert headrace("doctor", home=home).code == 0
+        pid = worker_pid(home)
+        assert up.stop(signal.SIGTERM) == 0
+        assert_gone(pid)
+    assert headrace("status", home=home).code == 3
+
+
+def test_ctrl_c_ends_it_and_what_waits_is_there_after_a_restart(home: Path) -> None:
+    (home / "flows" / "hello.yaml").write_text("enabled: false\n")
+    with running("up", *ECHO, home=home) as up:
+        up.wait_for("ready")
+        assert headrace("redis", "XADD", "flows:hello", "*", "input_value", "kept", home=home).code == 0
+        assert up.stop(signal.SIGINT) == 0
+    (home / "flows" / "hello.yaml").unlink()
+    with running("up", *ECHO, home=home) as up:
+        up.wait_for("ready")
+        words = ("redis", "--json", "XREAD", "BLOCK", "20000", "STREAMS", "flows:hello:results", "0")
+        [[_, [[_, fields]]]] = json.loads(headrace(*words, home=home).out)
+        assert "kept" in fields[fields.index("payload") + 1]
+
+
+def test_a_drain_finishes_what_runs(home: Path) -> None:
+    with running("up", *ECHO, home=home) as up:
+        up.wait_for("ready")
+        payload = '{"sleep": 1.5, "input_value": "slow"}'
+        event = json.loads(headrace("send", "hello", "--payload", payload, "--json", home=home).out)
+        started(home, event["event_id"])
+        url = redis_url(home)
+        assert up.stop() == 0
+    with running("up", *ECHO, home=home) as up:
+        up.wait_for("ready")
+        record = json.loads(headrace("runs", "show", event["event_id"], "--json", home=home).out)
+        assert (record["status"], record["attempts"]) == ("completed", 1)
+    assert url
+
+
+def started(home: Path, event_id: str) -> None:
+    """Wait until an event of hello runs."""
+    feed = f"hr:{{flows:hello}}:headrace:feed:{event_id}"
+    last = "0"
+    for _ in range(5):
+        words = ("redis", "--json", "XREAD", "BLOCK", "10000", "STREAMS", feed, last)
+        for last, fields in json.loads(headrace(*words, home=home).out)[0][1]:  # noqa: B007
+            if "started" in fields:
+                return
+    raise AssertionError("it has not started")
+
+
+def test_the_end_of_the_worker_ends_all(home: Path) -> None:
+    with running("up", *ECHO, home=home) as up:
+        up.wait_for("ready")
+        os.kill(worker_pid(home), signal.SIGKILL)
+        assert up.wait() == 1
+        assert "the worker has ended by itself (killed by SIGKILL)" in "\n".join(up.err)
+    assert headrace("status", home=home).code == 3
+
+
+def test_the_end_of_valkey_ends_all(home: Path) -> None:
+    with running("up", *ECHO, home=home) as up:
+        up.wait_for("ready")
+        pid = worker_pid(home)
+        headrace("redis", "SHUTDOWN", "NOSAVE", home=home)
+        assert up.wait() == 1
+        assert "Valkey has ended by itself" in "\n".join(up.err)
+        assert_gone(pid)
+
+
+def test_nothing_is_left_when_up_is_killed(home: Path) -> None:
+    with running("up", *ECHO, home=home) as up:
+        up.wait_for("ready")
+        pid = worker_pid(home)
+        up.stop(signal.SIGKILL)
+        wait_until_gone(pid)
+    assert headrace("status", home=home).code == 3
+
+
+def wait_until_gone(pid: int) -> None:
+    """Wait for a process that is no child of ours; it is told to end when its parent is gone."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    import select
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    assert poll.poll(20_000), "the worker goes on without its parent"
+    os.close(descriptor)
+
+
+def test_up_with_a_redis_of_ones_own_starts_none(home: Path, server_url: str) -> None:
+    with running("up", *ECHO, "--redis-url", server_url, home=home) as up:
+        up.wait_for("ready")
+        sent = headrace("send", "hello", "--input", "hi", "--wait", "20", "--redis-url", server_url, home=home)
+        assert sent.out == "hi\n"
+        assert not (home / ".headrace").exists()
+        assert up.stop() == 0
+
+
+def test_up_makes_the_flows_folder_and_sees_what_is_dropped_into_it(tmp_path: Path) -> None:
+    with running("up", *ECHO, home=tmp_path) as up:
+        assert up.wait_for("ready").startswith("ready: 0 of 0 routes")
+        assert "drop an exported flow into flows" in up.wait_for("drop")
+        write_flow(tmp_path / "flows", "dropped")
+        words = ("redis", "--json", "XREAD", "BLOCK", "20000", "STREAMS", "flows:dropped:results", "0")
+        assert headrace("redis", "XADD", "flows:dropped", "*", "input_value", "hi", home=tmp_path).code == 0
+        assert json.loads(headrace(*words, home=tmp_path).out)
+
+
+def test_up_tells_broken_files(home: Path) -> None:
+    (home / "flows" / "broken.json").write_text('{"data": ')
+    with running("up", *ECHO, home=home) as up:
+        up.wait_for("ready")
+        assert "broken.json" in "\n".join(up.err)
+
+
+def test_the_demo_runs_both_branches_and_ends(tmp_path: Path) -> None:
+    flows = tmp_path / "flows"
+    write_flow(
+        flows,
+        "router",
+        spec={
+            "stream": "agent_jobs:ingress",
+            "publish": [
+                {"to": "agent_jobs:db", "when": "payload.input_value.contains('rows')"},
+                {"to": "agent_jobs:code_gen", "when": "!payload.input_value.contains('rows')"},
+            ],
+        },
+    )
+    for name, stream in (("db", "agent_jobs:db"), ("code-gen", "agent_jobs:code_gen")):
+        write_flow(flows, name, spec={"stream": stream, "publish": [{"to": "agent_results:final"}]})
+    up = Running("up", *ECHO, "--exit-after-demo", home=tmp_path)
+    try:
+        assert up.wait(timeout=60) == 0
+        told = "\n".join(up.out)
+        assert "db -> agent_results:final" in told
+        assert "code-gen -> agent_results:final" in told
+    finally:
+        up.close()
+
+
+def test_worker_runs_only_what_it_is_told(home: Path, server_url: str) -> None:
+    write_flow(home / "flows", "other")
+    words = ("worker", *ECHO, "--only", "other", "--concurrency", "2", "--redis-url", server_url)
+    with running(*words, home=home) as worker:
+        assert worker.wait_for("ready") == "ready: 1 of 1 route"
+        status = json.loads(headrace("status", "--json", "--redis-url", server_url, home=home).out)
+        assert status["workers"][0]["concurrency"] == 2
+        assert status["workers"][0]["routes"] == ["other"]
+        assert worker.stop() == 0
+
+
+def test_the_workers_log_is_json_lines_without_secrets(home: Path, server_url: str) -> None:
+    words = ("worker", *ECHO, "--redis-url", server_url)
+    with running(*words, home=home, HEADRACE_LOG__FORMAT="json", HEADRACE_LOG__LEVEL="debug") as worker:
+        worker.wait_for("ready")
+        sent = headrace(
+            "send", "hello", "--payload", '{"input_value": "x", "api_key": "sk-canary-0123456789abcdef"}',
+            "--wait", "20", "--redis-url", server_url, home=home,
+        )  # fmt: skip
+        assert sent.out == "x\n"
+        assert worker.stop() == 0
+    lines = [json.loads(line) for line in worker.err]
+    assert all({"event", "level", "timestamp"} <= set(line) for line in lines)
+    assert "canary" not in "\n".join(worker.err)

@@ -1,0 +1,157 @@
+"""The command ``headrace`` as a user runs it: a process of its own, its output, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tests.support.harness import clean_environment
+
+HEADRACE = Path(sys.executable).with_name("headrace")
+
+START = 60.0
+"""Seconds that a worker or `up` may take until it is ready."""
+
+FAST = {
+    "HEADRACE_WORKER__SWEEP_INTERVAL": "0.5",
+    "HEADRACE_WORKER__LEASE": "5",
+    "HEADRACE_WORKER__GRACE": "5",
+    "HEADRACE_WORKER__POLL_INTERVAL": "0.5",
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def headrace(*words: str, home: Path, stdin: str | None = None, **environ: str) -> Done:
+    """Run a command to its end, in ``home`` and with nothing but ``environ`` of ours in the environment."""
+    done = subprocess.run(
+        [HEADRACE, *words],
+        input=stdin or "",
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        cwd=home,
+        env=clean_environment(home, **environ),
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+class Running:
+    """A command that goes on. Its output is kept, and can be waited for."""
+
+    def __init__(self, *words: str, home: Path, **environ: str) -> None:
+        self._process = subprocess.Popen(
+            [HEADRACE, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            cwd=home,
+            env=clean_environment(home, **{**FAST, **environ}),
+            start_new_session=True,
+        )
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._changed = threading.Condition()
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, lines), daemon=True)
+            for stream, lines in ((self._process.stdout, self.out), (self._process.stderr, self.err))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def wait_for(self, text: str, *, timeout: float = START) -> str:
+        """The first line of stdout with ``text`` in it."""
+
+        def found() -> bool:
+            return any(text in line for line in self.out) or self._over()
+
+        with self._changed:
+            self._changed.wait_for(found, timeout)
+            line = next((line for line in self.out if text in line), None)
+        assert line is not None, f"no {text!r} in {self.out}, stderr: {self.err}"
+        return line
+
+    def stop(self, number: int = signal.SIGTERM, *, timeout: float = 30) -> int:
+        """Send a signal and wait; the exit code."""
+        if not self.ended:
+            self._process.send_signal(number)
+        return self.wait(timeout=timeout)
+
+    def wait(self, *, timeout: float = 30) -> int:
+        """Wait for its end; the exit code."""
+        code = self._process.wait(timeout)
+        for reader in self._readers:
+            reader.join(timeout)
+        return code
+
+    def close(self) -> None:
+        """End it and whatever it left in its session."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self.wait()
+
+    def _over(self) -> bool:
+        return not any(reader.is_alive() for reader in self._readers)
+
+    def _read(self, stream: IO[str], lines: list[str]) -> None:
+        for line in stream:
+            with self._changed:
+                lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+        stream.close()
+
+
+@contextmanager
+def running(*words: str, home: Path, **environ: str) -> Iterator[Running]:
+    """A command that goes on until the block ends."""
+    command = Running(*words, home=home, **environ)
+    try:
+        yield command
+    finally:
+        if not command.ended:
+            with suppress(subprocess.TimeoutExpired):
+                command.stop()
+        command.close()
+
+
+@contextmanager
+def worker(url: str, flows: Path, home: Path, *words: str) -> Iterator[Running]:
+    """A `headrace worker` with the echo engine, once it is ready."""
+    with running("worker", "--flows", str(flows), "--engine", "echo", *words, home=home, REDIS_URL=url) as process:
+        process.wait_for("ready")
+        yield process
+
+
+def json_of(done: Done) -> Any:
+    """What it printed, as JSON."""
+    return json.loads(done.out)
