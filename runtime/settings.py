@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from runtime.errors import SettingsError
 
 PREFIX = "HEADRACE_"
+
+_OF_KUBERNETES = re.compile(
+    r"HEADRACE_(?!.*__)(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)?)"
+)
+"""What the kubelet tells every pod about a Service whose name begins with ``headrace``."""
 
 
 class _Group(BaseModel):
@@ -108,7 +114,7 @@ def variable_names() -> list[str]:
 def _check_names(environ: Mapping[str, str]) -> None:
     known = variable_names()
     for name in environ:
-        if name.upper().startswith(PREFIX) and name.upper() not in known:
+        if name.upper().startswith(PREFIX) and name.upper() not in known and not _OF_KUBERNETES.fullmatch(name):
             near = difflib.get_close_matches(name.upper(), known, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
             raise SettingsError(f"{name} is not a setting{hint}")

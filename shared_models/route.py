@@ -6,8 +6,9 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from shared_models.errors import EnvelopeInvalid
 from shared_models.names import check_stream_name
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -30,7 +31,7 @@ def format_duration(seconds: float) -> str:
         amount = seconds / _UNITS[unit]
         if amount >= 1 and amount == int(amount):
             return f"{int(amount)}{unit}"
-    return f"{seconds * 1000:g}ms"
+    return f"{seconds * 1000:.3f}".rstrip("0").rstrip(".") + "ms"
 
 
 Duration = Annotated[float, BeforeValidator(lambda v: v if isinstance(v, float) else parse_duration(v))]
@@ -38,6 +39,18 @@ Duration = Annotated[float, BeforeValidator(lambda v: v if isinstance(v, float) 
 
 Expression = Annotated[str, Field(min_length=1, max_length=2048)]
 """A CEL expression over event, payload and, after the run, output."""
+
+
+def _stream_name(value: str) -> str:
+    try:
+        return check_stream_name(value)
+    except EnvelopeInvalid as error:
+        # What the model's validation can tell with the key and the line.
+        raise ValueError(error.message.removeprefix("stream: ")) from error
+
+
+StreamName = Annotated[str, AfterValidator(_stream_name)]
+"""A stream that a route may read or write."""
 
 
 class _Spec(BaseModel):
@@ -66,20 +79,15 @@ class IdempotencySpec(_Spec):
 class PublishRule(_Spec):
     """Publish the outcome to stream ``to`` when ``when`` holds (always, if absent), with ``payload`` (a CEL map)."""
 
-    to: str
+    to: StreamName
     when: Expression | None = None
     payload: Expression | None = None
-
-    @field_validator("to")
-    @classmethod
-    def _stream(cls, value: str) -> str:
-        return check_stream_name(value, field="to")
 
 
 class ResultsSpec(_Spec):
     """Where outcomes go that no rule claims (``stream``), and how many entries that stream keeps (``keep``)."""
 
-    stream: str | None = None
+    stream: StreamName | None = None
     keep: int = Field(default=10_000, ge=0)
 
 
@@ -121,7 +129,7 @@ class TweaksPolicy(StrEnum):
 class RouteSpec(_Spec):
     """A route's settings. Durations are seconds here and ``500ms``, ``30s``, ``10m`` in YAML."""
 
-    stream: str | None = None
+    stream: StreamName | None = None
     group: str = Field(default="headrace", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     enabled: bool = True
     concurrency: int | None = Field(default=None, ge=1, le=10_000)
@@ -132,18 +140,13 @@ class RouteSpec(_Spec):
     session: Expression | None = None
     publish: tuple[PublishRule, ...] = ()
     results: ResultsSpec = ResultsSpec()
-    dead_letter: str | None = None
+    dead_letter: StreamName | None = None
     tweaks: TweaksPolicy | tuple[str, ...] = TweaksPolicy.OFF
     """A policy, or the list of ``component.field`` that events may set (which means ``declared``)."""
     variables: dict[str, VariableSource] = Field(default_factory=dict)
     event_variables: tuple[str, ...] | Literal["any"] = ()
     """The names of variables that an event may bring itself."""
     upgrade: Literal["none", "safe"] = "none"
-
-    @field_validator("stream", "dead_letter")
-    @classmethod
-    def _stream(cls, value: str | None) -> str | None:
-        return value if value is None else check_stream_name(value)
 
     @field_validator("group")
     @classmethod

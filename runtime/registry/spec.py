@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -106,7 +107,8 @@ def _fault(error: ErrorDetails, document: Document) -> tuple[int, str]:
         # Never the value: it may be a secret.
         return line, f"{_dotted(at[:2])}: write {{env: NAME}}, {{file: PATH}} or the value itself, as text"
     text = error["msg"].removeprefix("Value error, ").replace("Input should", "should")
-    text = text.replace("valid tuple", "list").replace("valid dictionary", "mapping of keys to values")
+    text = re.sub(r"valid dictionary( or instance of \w+)?", "mapping of keys to values", text)
+    text = text.replace("valid tuple", "list")
     if error["type"] == "missing":
         return line, f"{_dotted(at[:-1])}: {at[-1]} is missing"
     if error["type"] == "string_pattern_mismatch":

@@ -79,7 +79,7 @@ def read_yaml(raw: bytes) -> Document:
     except (yaml.YAMLError, RecursionError) as error:
         raise RouteInvalid(f"is not YAML: {str(error).splitlines()[0]}") from error
     document = Document()
-    if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
+    if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
         return document
     if not isinstance(node, yaml.MappingNode):
         raise RouteInvalid(f"line {node.start_mark.line + 1}: a route spec is a mapping of keys to values")
