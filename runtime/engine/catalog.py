@@ -80,8 +80,9 @@ def installed() -> Catalog:
     return Catalog(providers)
 
 
+@lru_cache(maxsize=1)
 def extension_roots() -> Mapping[str, Path]:
-    """The folder of each installed extension bundle, by distribution."""
+    """The folder of each installed extension bundle, by distribution. Looks through all distributions once: 1 s."""
     from lfx.extension.loader import installed_extension_roots  # noqa: PLC0415
 
     return {str(name): Path(root) for name, root in installed_extension_roots().items()}
