@@ -9,14 +9,14 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from runtime.engine import upgrade
+from runtime.engine import family, upgrade
 from runtime.engine.base import Engine, FlowSource
 from runtime.engine.catalog import Catalog
 from runtime.engine.export import Export, Node, read_export
 from runtime.engine.needs import Need, NeedKind, Stage
 from runtime.engine.reach import FILLED_BY_EVENTS, is_cyclic, running
 from runtime.engine.report import ComponentReport, FlowReport, NeedReport, Verdict
-from runtime.engine.requirements import Requirements, analyse
+from runtime.engine.requirements import Requirements
 from runtime.engine.upgrade import ComponentState
 from runtime.errors import FlowUnready
 from shared_models.errors import HeadraceError
@@ -38,9 +38,9 @@ async def inspect(
     seconds = time.monotonic() - began
     if error is not None:
         return _invalid(source, error, seconds, catalog)
-    effective = upgraded(source)
+    effective = family.prepared(source)
     export = read_export(effective.export, route=source.route)
-    wanted = analyse(effective, siblings, catalog)
+    wanted = family.requirements(effective, siblings)
     needs = _needs(wanted, told, known=source.variables | set(environ))
     components = _components(source, catalog)
     return FlowReport(
@@ -51,21 +51,6 @@ async def inspect(
         components=components,
         cyclic=is_cyclic(export),
         seconds=round(seconds, 3),
-    )
-
-
-def upgraded(source: FlowSource) -> FlowSource:
-    """The flow as it is run: with the safe upgrade where the route asks for it."""
-    if not source.upgrade:
-        return source
-    return FlowSource(
-        route=source.route,
-        version=source.version,
-        export=upgrade.apply_safe_upgrades(source.export),
-        path=source.path,
-        files_dir=source.files_dir,
-        upgrade=True,
-        variables=source.variables,
     )
 
 
