@@ -36,13 +36,15 @@ class Runs:
         self._retention = retention
 
     async def get(self, keys: RouteKeys, event_id: str) -> RunRecord | None:
-        """The record of an event's run on this route."""
+        """The record of an event's run on this route; a duplicate's has the result of the event it repeats."""
         return await self.find([keys], event_id)
 
     async def find(self, keys: Sequence[RouteKeys], event_id: str) -> RunRecord | None:
         """The record of an event's run on the first of these routes that has one."""
-        found = await self._records([(k, event_id) for k in keys])
-        return found[0] if found else None
+        for route, record in zip(keys, await self._records([(k, event_id) for k in keys]), strict=True):
+            if record is not None:
+                return await self._answered(route, record)
+        return None
 
     async def feed(
         self, keys: RouteKeys, event_id: str, *, after: str = "0-0", block: float | None = None, count: int = 100
@@ -95,15 +97,24 @@ class Runs:
             ]
         )
 
-    async def _records(self, wanted: Sequence[tuple[RouteKeys, str]]) -> list[RunRecord]:
+    async def _records(self, wanted: Sequence[tuple[RouteKeys, str]]) -> list[RunRecord | None]:
         replies = await self._connection.pipeline([("HGETALL", keys.run(event_id)) for keys, event_id in wanted])
-        records = []
+        records: list[RunRecord | None] = []
         for (keys, event_id), reply in zip(wanted, replies, strict=True):
             if isinstance(reply, BrokerError):
                 raise reply
-            if reply:
-                records.append(run_record(texts(reply), event_id=event_id, stream=keys.stream))
+            records.append(run_record(texts(reply), event_id=event_id, stream=keys.stream) if reply else None)
         return records
+
+    async def _answered(self, keys: RouteKeys, record: RunRecord) -> RunRecord:
+        """A duplicate is answered with what became of the event that it repeats."""
+        if record.duplicate_of is None or record.duplicate_of == record.event_id:
+            return record
+        first = await self._connection.command("HGETALL", keys.run(record.duplicate_of))
+        if not first:
+            return record
+        told = run_record(texts(first), event_id=record.duplicate_of, stream=keys.stream)
+        return record.model_copy(update={"result": told.result, "dead_letter": told.dead_letter})
 
     async def _now(self) -> int:
         seconds, microseconds = await self._connection.command("TIME")
@@ -116,7 +127,7 @@ class Runs:
         while len(found) < count:
             ids = await self._connection.command("ZREVRANGE", keys.runs, start, start + page - 1)
             records = await self._records([(keys, show(event_id)) for event_id in ids])
-            found += [record for record in records if status in (None, record.status)]
+            found += [record for record in records if record is not None and status in (None, record.status)]
             if len(ids) < page:
                 break
             start += page

@@ -215,6 +215,7 @@ class Identity:
             self._flights.abort_all(Abort.DRAIN)
             if not await self._flights.empty(LAST_WRITES):
                 log.error("worker.left_unsettled", worker=self.name, running=len(self._flights))
+        await self._lease.close()  # to leave is to be dead: a renewal after that would be told so
         await self._leave()
         log.info("worker.drained", worker=self.name)
 

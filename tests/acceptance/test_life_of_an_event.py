@@ -13,7 +13,7 @@ from runtime.errors import RunFailed
 from shared_models.dead_letter import ErrorInfo
 from shared_models.result import RunStatus
 from tests.support.harness import client, running, worker_settings, write_flow
-from tests.support.malformed import MALFORMED
+from tests.support.malformed import MALFORMED, MAX_PAYLOAD
 
 KEYS = RouteKeys("flows:echo", "headrace")
 QUICK_RETRY = {"retry": {"initial": "10ms", "max": "40ms"}}
@@ -103,10 +103,10 @@ async def test_the_events_fault_is_dead_lettered_at_once(server_url, flows):
         assert engine.runs == [event]
 
 
-@pytest.mark.parametrize("kind", sorted(MALFORMED))
-async def test_a_malformed_entry_is_kept_raw_and_the_next_good_one_runs(server_url, flows, kind):
-    case = MALFORMED[kind]
-    async with running(server_url, flows), client(server_url) as c:
+@pytest.mark.parametrize("case", MALFORMED, ids=lambda case: case.name)
+async def test_a_malformed_entry_is_kept_raw_and_the_next_good_one_runs(server_url, flows, case):
+    settings = worker_settings(max_payload=MAX_PAYLOAD)
+    async with running(server_url, flows, settings=settings), client(server_url) as c:
         flat = [part for pair in case.fields for part in pair]
         await c.redis.execute_command("XADD", "flows:echo", "*", *flat)
         await c.redis.xadd("flows:echo", {"input_value": "good"})

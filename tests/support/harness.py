@@ -106,7 +106,9 @@ class Client:
     """A producer and reader that knows the streams and nothing else, beside a broker for the records."""
 
     def __init__(self, url: str) -> None:
-        self.redis = redis_client.Redis.from_url(url, decode_responses=True, socket_timeout=DEADLINE + 5)
+        self.redis = redis_client.Redis.from_url(
+            url, decode_responses=True, encoding_errors="backslashreplace", socket_timeout=DEADLINE + 5
+        )
         self.broker = Broker.connect(url, RedisSettings())
 
     async def close(self) -> None:
