@@ -24,7 +24,7 @@ for i = 3, #ARGV do
   local id = ARGV[i]
   local p = redis.pcall('XPENDING', stream, group, id, id, 1)
   if p.err then
-    if p.err:find('NOGROUP', 1, true) then return {-3} end
+    if tostring(p.err):find('NOGROUP', 1, true) then return {-3} end
     return p
   end
   if p[1] and p[1][2] == '~parked' then

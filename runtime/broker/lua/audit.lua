@@ -24,7 +24,7 @@ end
 
 local parked = redis.pcall('XPENDING', stream, group, start, '+', page, '~parked')
 if parked.err then
-  if parked.err:find('NOGROUP', 1, true) then return {-3} end
+  if tostring(parked.err):find('NOGROUP', 1, true) then return {-3} end
   return parked
 end
 

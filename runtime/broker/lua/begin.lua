@@ -102,7 +102,7 @@ if (state == 'running' or state == 'staged') and h[2] == token then
 end
 local p = redis.pcall('XPENDING', stream, group, id, id, 1)
 if p.err then
-  if p.err:find('NOGROUP', 1, true) then return {-3} end
+  if tostring(p.err):find('NOGROUP', 1, true) then return {-3} end
   return p
 end
 if not p[1] or p[1][2] ~= me then return {0} end

@@ -35,7 +35,7 @@ end
 
 local consumers = redis.pcall('XINFO', 'CONSUMERS', stream, group)
 if consumers.err then
-  if consumers.err:find('NOGROUP', 1, true) or redis.call('TYPE', stream).ok == 'none' then return {-3} end
+  if tostring(consumers.err):find('NOGROUP', 1, true) or redis.call('TYPE', stream).ok == 'none' then return {-3} end
   return consumers
 end
 
