@@ -91,6 +91,7 @@ def encode(envelope: EventEnvelope) -> tuple[tuple[str, str], ...]:
 
 
 _JSON_FIELDS = frozenset({"payload", "attributes"})
+_MAX_PEEK = 16 * 1024 * 1024
 
 
 def new_event_id() -> str:
@@ -121,9 +122,12 @@ def peek_event_id(fields: Sequence[tuple[bytes, bytes]], *, stream: str, entry_i
     try:
         if own:
             return check_id(own.decode(), field="event_id")
-        return recognise(read_entry(fields)).event_id or derived_event_id(stream, entry_id)
+        # Of all shapes only a CloudEvent carries an id; nothing else is worth parsing, and nothing huge is.
+        if any(b'"specversion"' in value for _, value in fields) and sum(len(value) for _, value in fields) < _MAX_PEEK:
+            return recognise(read_entry(fields)).event_id or derived_event_id(stream, entry_id)
     except (ContractError, ValueError):
-        return derived_event_id(stream, entry_id)
+        pass
+    return derived_event_id(stream, entry_id)
 
 
 def show_bytes(value: bytes) -> str:
