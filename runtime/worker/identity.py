@@ -250,6 +250,13 @@ class Identity:
 
 
 async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    # A library's own cancel scope may swallow a cancellation that comes while it closes (seen in the folder watch):
+    # ask again until the task has ended.
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=0.5)
     for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("task.failed_at_end", task=task.get_name(), error=repr(error))

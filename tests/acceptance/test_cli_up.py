@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.command import Running, headrace, running
 from tests.support.harness import write_flow
+from tests.support.servers import RedisServer, valkey_binary
 
 ECHO = ("--engine", "echo")
 
@@ -19,6 +21,12 @@ ECHO = ("--engine", "echo")
 def home(tmp_path: Path) -> Path:
     write_flow(tmp_path / "flows", "hello")
     return tmp_path
+
+
+@pytest.fixture
+def server_url() -> Iterator[str]:
+    with RedisServer(valkey_binary()) as server:
+        yield server.url
 
 
 def redis_url(home: Path) -> str:
