@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import redis
+
 from runtime.broker.embedded import EmbeddedValkey
 from tests.support.harness import clean_environment
 
@@ -46,12 +48,17 @@ def stack(flows: Path, *options: str) -> Iterator[Stack]:
                         break
                 else:
                     raise RuntimeError("the worker ended before it was ready")
-                yield Stack(valkey.url, process.pid, valkey.pid)
+                yield Stack(valkey.url, process.pid, _server_pid(valkey.url))
             finally:
                 process.terminate()
                 process.wait(30)
         finally:
             valkey.stop()
+
+
+def _server_pid(url: str) -> int:
+    with redis.Redis.from_url(url) as client:
+        return int(client.info("server")["process_id"])
 
 
 def quantile(values: list[float], q: float) -> float:
