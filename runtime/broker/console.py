@@ -51,9 +51,9 @@ class Console:
         """The next thing that the server says: a reply, or a line of MONITOR or of a subscription."""
         try:
             return _reply(await self._connection.read_response(disable_decoding=True))
-        except ResponseError as error:
-            return ErrorReply(str(error))
         except (RedisError, OSError) as error:
+            if (refusal := _refusal(error)) is not None:
+                return refusal
             raise BrokerUnavailable(f"the connection to Redis ended: {error}") from error
 
     async def close(self) -> None:
@@ -65,7 +65,14 @@ def _reply(value: object) -> Reply:
     if isinstance(value, list):
         return [_reply(item) for item in value]
     if isinstance(value, Exception):
-        return ErrorReply(str(value))
+        return _refusal(value) or ErrorReply(str(value))
     if value is None or isinstance(value, bytes | int | float):
         return value
     return str(value).encode()
+
+
+def _refusal(error: Exception) -> ErrorReply | None:
+    """The server's own words, whose first one the library takes off where it knows it; None for no words of its."""
+    if code := getattr(error, "status_code", None):
+        return ErrorReply(f"{code} {error}")
+    return ErrorReply(str(error)) if isinstance(error, ResponseError) else None

@@ -13,7 +13,7 @@ from runtime.cli.directory import keys_of
 if TYPE_CHECKING:
     from runtime.broker.client import Broker
     from runtime.broker.fleet import RouteEntry
-    from shared_models.result import RunRecord
+    from shared_models.result import Published, RunRecord
 
 LOOK_AGAIN = 10.0
 """Seconds after which the record is read again even if its feed is silent: a feed is bounded and may lose lines."""
@@ -46,7 +46,7 @@ async def until_ended(broker: Broker, target: Target, deadline: Deadline) -> Run
     while True:
         record = await broker.runs.get(keys, target.event_id)
         if record is not None and record.status.final:
-            return await answered(broker, target, record)
+            return record
         ended = False
         while not ended:
             if (left := deadline.left()) <= 0:
@@ -54,18 +54,6 @@ async def until_ended(broker: Broker, target: Target, deadline: Deadline) -> Run
             events = await broker.runs.feed(keys, target.event_id, after=after, block=left)
             after = events[-1].id if events else after
             ended = not events or any(event.type in _ENDS for event in events)
-
-
-async def answered(broker: Broker, target: Target, record: RunRecord) -> RunRecord:
-    """The record of a duplicate, with what the event that it repeats came to; any other record as it is."""
-    if record.duplicate_of is None or record.result is not None:
-        return record
-    first = await broker.runs.get(keys_of(target.route), record.duplicate_of)
-    if first is None:
-        return record
-    return record.model_copy(
-        update={"result": first.result, "dead_letter": first.dead_letter, "published": first.published}
-    )
 
 
 async def follow(
@@ -87,8 +75,17 @@ async def follow(
         if record is None:
             missing.append(target)
             continue
-        grown = [Target(route, p.event_id) for p in record.published for route in readers(p.stream)]
+        published = await _published(broker, target, record)
+        grown = [Target(route, p.event_id) for p in published for route in readers(p.stream)]
         seen(record, not grown)
         queue.extend(t for t in grown if t not in known)
         known.update(grown)
     return missing
+
+
+async def _published(broker: Broker, target: Target, record: RunRecord) -> list[Published]:
+    """What grew from a run; of a duplicate, what grew from the event that it repeats."""
+    if record.duplicate_of is None or record.published:
+        return record.published
+    first = await broker.runs.get(keys_of(target.route), record.duplicate_of)
+    return first.published if first else []

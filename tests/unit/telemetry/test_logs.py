@@ -1,0 +1,125 @@
+"""One line per event, on stderr, with secrets masked, whoever writes it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from runtime.settings import LogSettings
+from runtime.telemetry import logs
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.reset_defaults()
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    out, err = capsys.readouterr()
+    assert out == ""
+    return [json.loads(line) for line in err.splitlines()]
+
+
+def configure(level: str = "info", format: str = "json") -> None:
+    logs.configure(LogSettings(level=level, format=format))
+
+
+def test_a_line_has_time_level_name_and_action_first(capsys: pytest.CaptureFixture[str]) -> None:
+    configure()
+    logs.get_logger("headrace.worker").info("worker.ready", routes=3)
+    [line] = told(capsys)
+    assert list(line) == ["timestamp", "level", "logger", "event", "routes"]
+    assert (line["level"], line["logger"], line["event"], line["routes"]) == (
+        "info",
+        "headrace.worker",
+        "worker.ready",
+        3,
+    )
+
+
+def test_below_the_level_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("warning")
+    logs.get_logger("headrace.worker").info("worker.ready")
+    assert told(capsys) == []
+
+
+def test_secrets_are_masked(capsys: pytest.CaptureFixture[str]) -> None:
+    configure()
+    log = logs.get_logger("headrace.worker")
+    log.info(
+        "x", api_key="canary", url="redis://:canary@host/0", nested={"password": "canary"}, text="sk-canary0123456789"
+    )
+    try:
+        raise ValueError("the key sk-canary0123456789 was refused")
+    except ValueError:
+        log.exception("y")
+    err = capsys.readouterr().err
+    assert "canary" not in err
+    assert "Traceback" in err
+
+
+def test_other_peoples_lines_go_the_same_way_from_warning_on(capsys: pytest.CaptureFixture[str]) -> None:
+    configure()
+    logging.getLogger("library").info("chatter")
+    logging.getLogger("library").warning("careful, %s", "password=canary")
+    structlog.get_logger("engine").info("chatter")
+    structlog.get_logger("engine").error("broken")
+    lines = told(capsys)
+    assert [(line["logger"], line["level"], line["event"]) for line in lines] == [
+        ("library", "warning", "careful, password=***"),
+        ("engine", "error", "broken"),
+    ]
+
+
+def test_debug_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("debug")
+    logging.getLogger("library").debug("chatter")
+    assert [line["event"] for line in told(capsys)] == ["chatter"]
+
+
+def test_warnings_of_python_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    configure()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        warnings.warn("old", UserWarning, stacklevel=1)
+    assert "old" in told(capsys)[0]["event"]
+
+
+def test_what_is_not_json_is_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    configure()
+    logs.get_logger("headrace").info("x", value=object(), raw=b"\xff")
+    assert "object" in told(capsys)[0]["value"]
+
+
+def test_for_people_it_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(format="console")
+    logs.get_logger("headrace.worker").info("worker.ready", routes=3)
+    err = capsys.readouterr().err
+    assert "worker.ready" in err
+    assert "routes=3" in err
+    assert not err.startswith("{")
+
+
+def test_a_broken_line_and_a_closed_stderr_harm_nobody(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure()
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logging.getLogger("library").error("%d", "not a number")
+    with open("/dev/null", "w") as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+    logs.get_logger("headrace").error("lost")
