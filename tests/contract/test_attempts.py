@@ -1,0 +1,139 @@
+"""The attempts table of PROTOCOL 7: what is charged, what is not. Three attempts at most."""
+
+from __future__ import annotations
+
+from runtime.broker.client import Broker
+from runtime.broker.delivery import Verdict
+from shared_models.result import RunStatus
+from tests.support.hand import STREAM, Hand, Try, raw, run_of, send, sweep
+
+
+async def begun(broker: Broker, name: str) -> tuple[Hand, Try]:
+    hand = await Hand.ready(broker, name)
+    return hand, await hand.begin(await hand.one())
+
+
+async def test_fail_fail_fail(broker: Broker) -> None:
+    await send(broker, "e1")
+    hand = await Hand.ready(broker)
+    for n in (1, 2, 3):
+        attempt = await hand.begin(await hand.one())
+        assert attempt.grant.attempts == n
+        await (hand.retry(attempt) if n < 3 else hand.bury(attempt))
+    record = await run_of(broker, "e1")
+    assert (record.status, record.attempts) == (RunStatus.DEAD_LETTERED, 3)
+
+
+async def test_death_death_death(broker: Broker) -> None:
+    await send(broker, "e1")
+    for n in (1, 2, 3):
+        hand, attempt = await begun(broker, f"w{n}")
+        assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.RUN, n)
+        await hand.die()
+    hand, attempt = await begun(broker, "w4")
+    assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.OVER, 3)
+    # Whoever was to dead-letter it may die or let go too: it is still not run again.
+    await hand.release(attempt)
+    attempt = await hand.begin(await hand.one())
+    assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.OVER, 3)
+    await hand.die(blame=[])
+    hand, attempt = await begun(broker, "w5")
+    assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.OVER, 3)
+
+
+async def test_fail_death_fail(broker: Broker) -> None:
+    await send(broker, "e1")
+    hand, attempt = await begun(broker, "w1")
+    await hand.retry(attempt)
+    attempt = await hand.begin(await hand.one())
+    assert attempt.grant.attempts == 2
+    await hand.die()
+    hand, attempt = await begun(broker, "w2")
+    assert attempt.grant.attempts == 3
+
+
+async def test_fifty_releases(broker: Broker) -> None:
+    await send(broker, "e1")
+    hand = await Hand.ready(broker)
+    for _ in range(50):
+        attempt = await hand.begin(await hand.one())
+        assert attempt.grant.attempts == 1
+        await hand.release(attempt)
+    await hand.complete(await hand.begin(await hand.one()))
+    record = await run_of(broker, "e1")
+    assert (record.status, record.attempts) == (RunStatus.COMPLETED, 1)
+
+
+async def test_prefetched_in_five_dead_workers(broker: Broker) -> None:
+    await send(broker, "e1")
+    for n in range(5):
+        hand = await Hand.ready(broker, f"w{n}")
+        await hand.fetch()
+        await hand.die()
+    hand = await Hand.ready(broker, "last")
+    delivery = await hand.one()
+    ((_, _, _, deliveries),) = await raw(broker, "XPENDING", STREAM, "headrace", "-", "+", 10)
+    assert deliveries == 6
+    assert (await hand.begin(delivery)).grant.attempts == 1
+
+
+async def test_a_hang_is_charged_and_its_neighbour_is_not(broker: Broker) -> None:
+    await send(broker, "hung")
+    await send(broker, "beside")
+    hand = await Hand.ready(broker, "w1")
+    hung, beside = [await hand.begin(d) for d in await hand.fetch()]
+    assert (hung.grant.attempts, beside.grant.attempts) == (1, 1)
+    await hand.die(blame=[hung.claim.token])
+    other = await Hand.ready(broker, "w2")
+    hung, beside = [await other.begin(d) for d in await other.fetch()]
+    assert (hung.grant.attempts, beside.grant.attempts) == (2, 1)
+
+
+async def test_nobody_is_blamed_for_a_recycled_worker(broker: Broker) -> None:
+    await send(broker, "e1")
+    for n in range(5):
+        hand, attempt = await begun(broker, f"w{n}")
+        assert attempt.grant.attempts == 1
+        await hand.die(blame=[])
+
+
+async def test_nobody_is_blamed_where_it_was_excused(broker: Broker) -> None:
+    """SIGTERM was received; then the platform killed it at its own deadline and the lease ended."""
+    await send(broker, "e1")
+    for n in range(5):
+        hand, attempt = await begun(broker, f"w{n}")
+        assert attempt.grant.attempts == 1
+        await broker.leases.excuse([hand.keys], worker=hand.name)
+        await hand.expire()
+        await sweep(broker)
+
+
+async def test_another_token_that_is_a_prefix_is_not_blamed(broker: Broker) -> None:
+    await send(broker, "e1")
+    hand = await Hand.ready(broker, "w1")
+    await hand.begin(await hand.one(), token="w1.1")
+    await hand.die(blame=["w1.11", "w1.1.1"])
+    _, attempt = await begun(broker, "w2")
+    assert attempt.grant.attempts == 1
+
+
+async def test_a_begin_whose_answer_was_lost_with_its_worker_is_charged(broker: Broker) -> None:
+    await send(broker, "e1")
+    hand, _ = await begun(broker, "w1")
+    await hand.die()
+    _, attempt = await begun(broker, "w2")
+    assert attempt.grant.attempts == 2
+
+
+async def test_reconciled_and_unstarted_are_not_charged(broker: Broker) -> None:
+    entry = await send(broker, "e1")
+    hand = await Hand.ready(broker, "w1")
+    await hand.fetch()  # the answer was lost
+    for _ in range(5):
+        (found,) = await broker.reader.read_ids(hand.keys, await broker.reader.pending(hand.keys, worker="w1"))
+        assert await broker.leases.unstarted(hand.keys, worker="w1", ids=[found.entry_id]) == 1
+        await hand.fetch()
+    (found,) = await broker.reader.read_ids(hand.keys, [entry])
+    assert (await hand.begin(found)).grant.attempts == 1
+    ((_, _, _, deliveries),) = await raw(broker, "XPENDING", STREAM, "headrace", "-", "+", 10)
+    assert deliveries == 1

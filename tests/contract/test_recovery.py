@@ -1,0 +1,280 @@
+"""sweep, leave, unstarted, audit, adopt, renew: whose entries go where when a worker is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.broker.client import Broker
+from runtime.broker.delivery import Verdict
+from runtime.broker.leases import LeaseState
+from runtime.broker.recovery import Swept
+from runtime.errors import GroupMissing, LeaseLost
+from tests.support.hand import KEYS, LEASE, STREAM, Hand, event_of, now, parked, raw, send, sweep
+
+
+async def consumers(broker: Broker) -> set[str]:
+    return {c[1].decode() for c in await raw(broker, "XINFO", "CONSUMERS", STREAM, "headrace")} - {"~parked"}
+
+
+async def lease_of(broker: Broker, worker: str) -> float | None:
+    score = await raw(broker, "ZSCORE", KEYS.leases, worker)
+    return None if score is None else float(score)
+
+
+# --- renew ----------------------------------------------------------------------------------------------------------
+
+
+async def test_renew(broker: Broker) -> None:
+    hand = Hand(broker)
+    assert await hand.renew() is LeaseState.REGISTERED
+    assert await hand.renew() is LeaseState.RENEWED
+    assert 0 < (await lease_of(broker, "w1") or 0) - await now(broker) <= LEASE * 1000
+    await hand.expire()
+    assert await hand.renew() is LeaseState.RENEWED  # nobody has noticed
+    await broker.streams.ensure_group(KEYS)
+    await hand.die()
+    assert await hand.renew() is LeaseState.DEAD
+    assert (await lease_of(broker, "w1") or 0) < 0
+
+
+async def test_renew_many_routes(broker: Broker) -> None:
+    from runtime.broker.keys import RouteKeys
+
+    routes = [RouteKeys(f"s{n}", "headrace") for n in range(20)]
+    assert await broker.leases.renew(routes, worker="w1", ttl=5) == [LeaseState.REGISTERED] * 20
+    assert await broker.leases.renew([], worker="w1", ttl=5) == []
+
+
+# --- sweep ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_whose_lease_has_ended_is_buried_and_its_entries_go_on(broker: Broker) -> None:
+    one, two = await Hand.ready(broker, "w1"), await Hand.ready(broker, "w2")
+    ids = [await send(broker, f"e{n}") for n in range(3)]
+    for delivery in await one.fetch():
+        await one.begin(delivery)
+    assert await sweep(broker) == Swept()
+    await one.expire()
+    assert await sweep(broker) == Swept(moved=3, removed=1)
+    assert await consumers(broker) == set()
+    assert await parked(broker) == ids
+    assert [d.entry_id for d in await two.fetch()] == ids
+    assert await one.renew() is LeaseState.DEAD
+    with pytest.raises(LeaseLost):
+        await one.look()
+
+
+async def test_pages(broker: Broker) -> None:
+    one, two = await Hand.ready(broker, "w1"), await Hand.ready(broker, "w2")
+    for n in range(25):
+        await send(broker, f"e{n}")
+    await one.fetch(15)
+    await two.fetch(10)
+    for hand in (one, two):
+        await hand.expire()
+    assert [await sweep(broker, page=10) for _ in range(4)] == [Swept(10, 0), Swept(10, 1), Swept(5, 1), Swept(0, 0)]
+    assert len(await parked(broker)) == 25
+
+
+async def test_declare_dead_takes_all_pages_and_the_living_are_left_alone(broker: Broker) -> None:
+    one, two = await Hand.ready(broker, "w1"), await Hand.ready(broker, "w2")
+    for n in range(260):
+        await send(broker, f"e{n}")
+    await one.fetch(250)
+    await two.fetch(10)
+    swept = await broker.recovery.declare_dead(KEYS, worker="w1", blame=None)
+    assert (swept.moved, swept.removed, swept.grace) == (250, 1, False)
+    assert await consumers(broker) == {"w2"}
+    assert len(await broker.reader.pending(KEYS, worker="w2")) == 10
+
+
+async def test_after_a_gap_everybody_has_time_to_renew(broker: Broker) -> None:
+    """C5: Redis was away, and the sweeper's command comes before the renewals."""
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    await hand.fetch()
+    await hand.expire()
+    args = {"lease": LEASE, "gap": 5.0, "idle": 600.0}
+    assert await broker.recovery.sweep(KEYS, **args) == Swept(grace=True)
+    assert await broker.recovery.sweep(KEYS, **args) == Swept(grace=True)
+    await raw(broker, "HSET", KEYS.obits, "#grace", 0)
+    await raw(broker, "HSET", KEYS.obits, "#pulse", await now(broker) - 6000)
+    assert await broker.recovery.sweep(KEYS, **args) == Swept(grace=True)
+    await raw(broker, "HSET", KEYS.obits, "#grace", 0)
+    assert await broker.recovery.sweep(KEYS, **args) == Swept(moved=1, removed=1)
+
+
+async def test_a_consumer_without_any_lease_goes_when_it_does_nothing(broker: Broker) -> None:
+    await broker.streams.ensure_group(KEYS)
+    await send(broker, "e1")
+    await raw(broker, "XREADGROUP", "GROUP", "headrace", "stranger", "STREAMS", STREAM, ">")
+    assert await sweep(broker) == Swept()
+    await raw(broker, "HSET", KEYS.obits, "#grace", 0)
+    assert await broker.recovery.sweep(KEYS, lease=LEASE, gap=5.0, idle=-1.0) == Swept(moved=1, removed=1)
+    assert len(await parked(broker)) == 1
+
+
+async def test_late_commands_of_the_dead_find_a_tombstone(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    delivery = await hand.one()
+    await hand.die()
+    await send(broker, "e2")
+    await raw(broker, "XREADGROUP", "GROUP", "headrace", "w1", "STREAMS", STREAM, ">")  # was on its way
+    assert (await hand.begin(delivery)).grant.verdict is Verdict.NO_LEASE
+    assert await sweep(broker) == Swept(moved=1, removed=1)
+    assert len(await parked(broker)) == 2
+
+
+async def test_poison_is_parked_without_a_due_time_and_adopted(broker: Broker) -> None:
+    await send(broker, "kills")
+    await send(broker, "good")
+    for n in range(3):
+        hand = await Hand.ready(broker, f"w{n}")
+        assert len(await hand.fetch()) == 2
+        await hand.expire()
+        swept = await sweep(broker, max_deliveries=3)
+    assert len(swept.poison) == 2  # read together, dead together: the caller tells by looking
+    hand = await Hand.ready(broker, "last")
+    assert await hand.fetch() == []
+    adopted = await broker.recovery.adopt(KEYS, worker="last", ids=swept.poison)
+    assert [event_of(d) for d in adopted] == ["kills", "good"]
+    assert await broker.recovery.adopt(KEYS, worker="last", ids=swept.poison) == []
+    attempt = await hand.begin(adopted[0], "derived")
+    assert attempt.grant.verdict is Verdict.RUN
+    await hand.bury(attempt)
+    assert await broker.recovery.adopt(KEYS, worker="last", ids=[]) == []
+    await hand.expire()
+    with pytest.raises(LeaseLost):
+        await broker.recovery.adopt(KEYS, worker="last", ids=["1-1"])
+
+
+async def test_poison_that_nobody_adopts_comes_back_by_audit(broker: Broker) -> None:
+    await send(broker, "kills")
+    hand = await Hand.ready(broker)
+    await hand.fetch()
+    await hand.expire()
+    assert len((await sweep(broker, max_deliveries=1)).poison) == 1
+    assert await broker.recovery.audit(KEYS) == 1
+    assert len(await (await Hand.ready(broker, "w2")).fetch()) == 1
+
+
+async def test_deleted_entries_of_the_dead_are_forgotten(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    entry = await send(broker, "e1")
+    await hand.fetch()
+    await raw(broker, "XDEL", STREAM, entry)
+    await hand.expire()
+    assert (await sweep(broker)).moved == 1
+    assert await parked(broker) == []
+    assert await consumers(broker) == set()
+
+
+async def test_without_a_group(broker: Broker) -> None:
+    for _ in range(2):
+        with pytest.raises(GroupMissing):
+            await sweep(broker)
+        with pytest.raises(GroupMissing):
+            await broker.recovery.audit(KEYS)
+        with pytest.raises(GroupMissing):
+            await broker.recovery.declare_dead(KEYS, worker="w1", blame=None)
+        await send(broker, "e1")
+
+
+# --- leave and unstarted --------------------------------------------------------------------------------------------
+
+
+async def test_leave_takes_nothing_along(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    ids = [await send(broker, f"e{n}") for n in range(230)]
+    await hand.fetch(230)
+    await broker.leases.leave(KEYS, worker="w1")
+    assert await consumers(broker) == set()
+    assert await parked(broker) == ids
+    assert await hand.renew() is LeaseState.DEAD
+    await broker.leases.leave(KEYS, worker="w1")
+    two = await Hand.ready(broker, "w2")
+    attempt = await two.begin((await two.fetch(1))[0])
+    assert attempt.grant.attempts == 1
+
+
+async def test_leave_without_a_group(broker: Broker) -> None:
+    hand = Hand(broker)
+    await hand.renew()
+    await broker.leases.leave(KEYS, worker="w1")
+    assert await hand.renew() is LeaseState.DEAD
+
+
+async def test_a_run_left_behind_by_leave_is_not_charged(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    await hand.begin(await hand.one())
+    await broker.leases.leave(KEYS, worker="w1")
+    two = await Hand.ready(broker, "w2")
+    assert (await two.begin(await two.one())).grant.attempts == 1
+
+
+async def test_unstarted(broker: Broker) -> None:
+    one, two = await Hand.ready(broker, "w1"), await Hand.ready(broker, "w2")
+    ids = [await send(broker, f"e{n}") for n in range(4)]
+    await one.fetch(2)
+    await two.fetch(1)
+    await raw(broker, "XDEL", STREAM, ids[1])
+    assert await broker.leases.unstarted(KEYS, worker="w1", ids=[*ids, "1-1"]) == 1
+    assert await parked(broker) == [ids[0]]
+    assert await broker.leases.unstarted(KEYS, worker="w1", ids=[]) == 0
+
+
+# --- audit ----------------------------------------------------------------------------------------------------------
+
+
+async def test_audit_gives_parked_entries_a_due_time_and_forgets_the_deleted(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    ids = [await send(broker, f"e{n}") for n in range(1200)]
+    for delivery in await hand.fetch(1200):
+        await broker.leases.unstarted(KEYS, worker="w1", ids=[delivery.entry_id])
+    await raw(broker, "DEL", KEYS.due)
+    await raw(broker, "XDEL", STREAM, *ids[:3])
+    assert await broker.recovery.audit(KEYS) == 1200
+    assert await parked(broker) == ids[3:1003]
+    assert await broker.recovery.audit(KEYS) == 0
+    assert len(await hand.fetch(2000)) == 1197
+
+
+async def test_audit_buries_the_dead_after_a_day(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    old, young = -(await now(broker) - 90_000_000), -(await now(broker) - 80_000_000)
+    await raw(broker, "ZADD", KEYS.leases, old, "old", young, "young")
+    await raw(broker, "HSET", KEYS.obits, "old", "*", "young", "*")
+    await broker.recovery.audit(KEYS)
+    assert await lease_of(broker, "old") is None
+    assert await lease_of(broker, "young") == young
+    assert (await lease_of(broker, hand.name) or 0) > 0
+    assert await raw(broker, "HKEYS", KEYS.obits) == [b"young"]
+
+
+async def test_audit_trims_what_every_group_has_settled(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await raw(broker, "XGROUP", "CREATE", STREAM, "other", "0")
+    ids = [await send(broker, f"e{n}") for n in range(6)]
+    for delivery in await hand.fetch(4):
+        await hand.complete(await hand.begin(delivery))
+    assert await raw(broker, "XLEN", STREAM) == 6
+    await broker.recovery.audit(KEYS)
+    assert await raw(broker, "XLEN", STREAM) == 6
+    await raw(broker, "XREADGROUP", "GROUP", "other", "x", "COUNT", 5, "STREAMS", STREAM, ">")
+    await raw(broker, "XACK", STREAM, "other", ids[0], ids[1], ids[3])
+    await broker.recovery.audit(KEYS)
+    left = [entry.decode() for entry, _ in await raw(broker, "XRANGE", STREAM, "-", "+")]
+    assert left == ids[2:]
+    await raw(broker, "XACK", STREAM, "other", *ids)
+    await broker.recovery.audit(KEYS)
+    left = [entry.decode() for entry, _ in await raw(broker, "XRANGE", STREAM, "-", "+")]
+    assert left == ids[4:]  # the last two are unread here
+
+
+async def test_audit_of_one_group_trims_nothing(broker: Broker) -> None:
+    await Hand.ready(broker)
+    await send(broker, "e1")
+    await broker.recovery.audit(KEYS)
+    assert await raw(broker, "XLEN", STREAM) == 1

@@ -1,0 +1,219 @@
+"""Run records, feeds, cancelling, lists; counts of streams."""
+
+from __future__ import annotations
+
+import asyncio
+
+from runtime.broker.client import Broker
+from runtime.broker.delivery import Verdict
+from runtime.broker.keys import RouteKeys
+from runtime.broker.outcome import RunMeta
+from runtime.broker.runs import Cancelled
+from runtime.broker.streams import StreamCounts
+from runtime.settings import RetentionSettings
+from shared_models.result import RunEventType, RunStatus
+from tests.support.hand import DEAD, KEYS, STREAM, Hand, make_due, now, parked, raw, run_of, send
+
+OTHER = RouteKeys("flows:b", "headrace")
+
+
+async def test_get_and_find(broker: Broker) -> None:
+    hand = await Hand.ready(broker, keys=OTHER)
+    await send(broker, "e1", stream="flows:b")
+    await hand.begin(await hand.one())
+    assert await broker.runs.get(KEYS, "e1") is None
+    found = await broker.runs.find([KEYS, OTHER], "e1")
+    assert found is not None
+    assert (found.event_id, found.stream) == ("e1", "flows:b")
+    assert await broker.runs.find([], "e1") is None
+
+
+async def test_a_record_that_is_partly_unreadable_shows_the_rest(broker: Broker) -> None:
+    fields = ["status", "from-a-newer-version", "attempts", "x", "result", "{", "published", "[1", "dead_letter", "{"]
+    await raw(broker, "HSET", KEYS.run("e1"), *fields, "session_id", b"\xff")
+    record = await run_of(broker, "e1")
+    assert (record.status, record.attempts, record.result) == (RunStatus.QUEUED, 0, None)
+    assert record.session_id == "\\xff"
+
+
+async def test_list_newest_first_and_by_status(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    for n in range(6):
+        await send(broker, f"e{n}")
+        attempt = await hand.begin(await hand.one())
+        await raw(broker, "ZADD", KEYS.runs, n, f"e{n}")
+        if n % 2:
+            await hand.complete(attempt)
+    assert [r.event_id for r in await broker.runs.list(KEYS)] == [f"e{n}" for n in (5, 4, 3, 2, 1, 0)]
+    assert [r.event_id for r in await broker.runs.list(KEYS, count=2)] == ["e5", "e4"]
+    assert [r.event_id for r in await broker.runs.list(KEYS, count=2, status=RunStatus.RUNNING)] == ["e4", "e2"]
+    await raw(broker, "DEL", KEYS.run("e5"))
+    assert [r.event_id for r in await broker.runs.list(KEYS, count=2)] == ["e4", "e3"]
+    assert await broker.runs.list(OTHER) == []
+
+
+async def test_trim(broker: Broker) -> None:
+    small = Broker(broker.connection, RetentionSettings(runs=100.0, run_list=3))
+    at = await now(broker)
+    for n in range(10):
+        await raw(broker, "ZADD", KEYS.runs, at - n * 30_000, f"e{n}")
+    await small.runs.trim(KEYS)
+    assert await raw(broker, "ZRANGE", KEYS.runs, 0, -1) == [b"e2", b"e1", b"e0"]
+
+
+async def test_feed(broker: Broker) -> None:
+    await broker.runs.append(KEYS, "e1", RunEventType.TOKEN, {"text": "é\ud800"})
+    await broker.runs.append_all(KEYS, "e1", [(RunEventType.TOKEN, {"n": n}) for n in range(3)])
+    lines = await broker.runs.feed(KEYS, "e1")
+    assert [line.data for line in lines] == [{"text": "é\ud800"}, {"n": 0}, {"n": 1}, {"n": 2}]
+    assert lines[0].at > 0
+    assert [line.data for line in await broker.runs.feed(KEYS, "e1", after=lines[1].id, count=1)] == [{"n": 1}]
+    assert await broker.runs.feed(KEYS, "e1", after=lines[3].id, block=0.01) == []
+    waiting = asyncio.create_task(broker.runs.feed(KEYS, "e1", after=lines[3].id, block=10.0))
+    await asyncio.sleep(0)
+    await broker.runs.append(KEYS, "e1", RunEventType.MESSAGE, {})
+    assert [line.type for line in await asyncio.wait_for(waiting, 5.0)] == [RunEventType.MESSAGE]
+    await raw(broker, "XADD", KEYS.feed("e1"), "*", "type", "of-a-newer-version", "at", 1)
+    assert len(await broker.runs.feed(KEYS, "e1")) == 5
+    assert await raw(broker, "PTTL", KEYS.feed("e1")) > 0
+
+
+# --- cancel ---------------------------------------------------------------------------------------------------------
+
+
+async def test_cancel_of_an_unknown_and_of_an_ended_event(broker: Broker) -> None:
+    assert await broker.runs.cancel(KEYS, "e1") is Cancelled.UNKNOWN
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    await hand.complete(await hand.begin(await hand.one()))
+    assert await broker.runs.cancel(KEYS, "e1") is Cancelled.ENDED
+
+
+async def test_cancel_of_a_queued_event(broker: Broker) -> None:
+    meta = RunMeta(route="a", version="v1", root_id="e1", key="k")
+    await broker.publisher.publish(KEYS, STREAM, (("event_id", "e1"),), event_id="e1", meta=meta)
+    assert await broker.runs.cancel(KEYS, "e1") is Cancelled.CANCELLED
+    assert await broker.runs.cancel(KEYS, "e1") is Cancelled.ENDED
+    assert (await run_of(broker, "e1")).status is RunStatus.CANCELLED
+    assert await raw(broker, "XLEN", STREAM) == 1
+    hand = await Hand.ready(broker)
+    grant = (await hand.begin(await hand.one(), key="k")).grant
+    assert (grant.verdict, grant.state) == (Verdict.ENDED, "cancelled")
+    assert await raw(broker, "XLEN", STREAM) == 0
+    assert (await broker.runs.feed(KEYS, "e1"))[-1].type is RunEventType.CANCELLED
+
+
+async def test_cancel_of_a_delayed_event(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    await hand.retry(await hand.begin(await hand.one(), key="k"), 100.0)
+    assert await broker.runs.cancel(KEYS, "e1") is Cancelled.CANCELLED
+    assert await raw(broker, "XLEN", STREAM) == 0
+    assert await parked(broker) == []
+    assert await raw(broker, "ZCARD", KEYS.due) == 0
+    record = await run_of(broker, "e1")
+    assert (record.status, record.due_at) == (RunStatus.CANCELLED, None)
+
+
+async def test_cancel_of_a_running_event_asks(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    attempt = await hand.begin(await hand.one())
+    assert await broker.runs.cancel(KEYS, "e1") is Cancelled.ASKED
+    assert await broker.runs.cancel(KEYS, "e1") is Cancelled.ASKED
+    await hand.die()
+    two = await Hand.ready(broker, "w2")
+    assert (await two.begin(await two.one())).grant.verdict is Verdict.CANCELLED
+    assert (await hand.retry(attempt)).name == "LOST"
+
+
+async def test_cancel_of_a_waiting_duplicate_leaves_the_first_alone(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    running = await hand.begin(await hand.one(), key="k")
+    await send(broker, "e2")
+    await hand.begin(await hand.one(), key="k", wait=100.0)
+    assert await broker.runs.cancel(KEYS, "e2") is Cancelled.CANCELLED
+    await hand.complete(running)
+    await make_due(broker)
+    grant = (await hand.begin(await hand.one(), key="k")).grant
+    assert (grant.verdict, grant.state) == (Verdict.ENDED, "cancelled")
+    assert (await run_of(broker, "e1")).status is RunStatus.COMPLETED
+
+
+# --- counts ---------------------------------------------------------------------------------------------------------
+
+
+async def counts(broker: Broker, keys: RouteKeys = KEYS) -> StreamCounts:
+    (found,) = await broker.streams.counts([keys], [DEAD])
+    return found
+
+
+async def test_counts(broker: Broker) -> None:
+    assert await counts(broker) == StreamCounts()
+    ids = [await send(broker, f"e{n}") for n in range(10)]
+    first = int(ids[0].partition("-")[0])
+    assert await counts(broker) == StreamCounts(length=10, waiting=10, oldest_waiting_ms=first)
+    hand = await Hand.ready(broker)
+    tries = [await hand.begin(d) for d in await hand.fetch(6)]
+    await hand.retry(tries[0], 100.0)
+    await hand.retry(tries[1], 0.0)
+    await hand.bury(tries[2])
+    await hand.complete(tries[3])
+    due = int(ids[1].partition("-")[0])
+    expected = StreamCounts(length=8, waiting=5, running=2, delayed=1, dead=1, oldest_waiting_ms=due, consumers=1)
+    assert await counts(broker) == expected
+
+
+async def test_counts_where_redis_own_lag_is_unknown_or_wrong(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    ids = [await send(broker, f"e{n}") for n in range(50)]
+    await hand.fetch(10)
+    await raw(broker, "XDEL", STREAM, ids[20], ids[30])
+    assert (await counts(broker)).waiting == 38
+    await raw(broker, "XTRIM", STREAM, "MINID", "=", ids[15])
+    found = await counts(broker)
+    assert (found.waiting, found.length) == (33, 33)
+    assert found.oldest_waiting_ms == int(ids[15].partition("-")[0])
+
+
+async def test_counts_of_a_stream_that_two_groups_read(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await raw(broker, "XGROUP", "CREATE", STREAM, "other", "0")
+    ids = [await send(broker, f"e{n}") for n in range(50)]
+    for delivery in await hand.fetch(10):
+        await hand.complete(await hand.begin(delivery))
+    await raw(broker, "XDEL", STREAM, ids[20])
+    found = await counts(broker)
+    assert (found.length, found.waiting, found.running) == (49, 39, 0)
+
+
+async def test_counts_are_cheap_with_a_million(real_broker: Broker) -> None:
+    broker = real_broker
+    await Hand.ready(broker)
+    fill = "for i = 1, 200000 do redis.call('XADD', KEYS[1], '*', 'a', 'b') end"
+    await raw(broker, "EVAL", fill, 1, STREAM)
+    first = (await raw(broker, "XRANGE", STREAM, "-", "+", "COUNT", 1))[0][0]
+    await raw(broker, "CONFIG", "RESETSTAT")
+    assert (await counts(broker)).waiting == 200_000
+    await raw(broker, "XDEL", STREAM, first)
+    found = await counts(broker)
+    assert (found.waiting, found.length) == (199_999, 199_999)
+    stats = (await raw(broker, "INFO", "commandstats")).decode()
+    line = next(line for line in stats.splitlines() if line.startswith("cmdstat_evalsha:"))
+    assert float(line.partition("usec_per_call=")[2].partition(",")[0]) < 10_000
+
+
+async def test_counts_of_what_is_no_stream(broker: Broker) -> None:
+    await raw(broker, "SET", STREAM, "x")
+    await raw(broker, "SET", DEAD, "x")
+    assert await counts(broker) == StreamCounts()
+    await send(broker, "e1", stream="flows:b")
+    both = await broker.streams.counts([KEYS, OTHER], [DEAD, "flows:b:dead_letter"])
+    assert [c.waiting for c in both] == [0, 1]
+
+
+async def test_exists(broker: Broker) -> None:
+    assert not await broker.streams.exists(STREAM)
+    await send(broker, "e1")
+    assert await broker.streams.exists(STREAM)
