@@ -183,7 +183,7 @@ class _Analysis:
         self.variables.update(variable.name for variable in provider.variables)
         key = next((v for v in provider.variables if v.secret and v.required), None)
         if key is not None and provider.key_required:
-            self._credential(node, model_field, provider, key.name, _key_fields(node))
+            self._credential(node, model_field, provider, key.name, _key_fields(node, provider))
         for variable in provider.variables:
             if variable.required and not variable.secret:
                 self._credential(node, model_field, provider, variable.name, [variable.field] if variable.field else [])
@@ -217,8 +217,8 @@ class _Analysis:
             self.variables.update(_table_variables(field))
         elif kind in ("model", "code"):
             return
-        elif bool(field.get("password")) and provider is not None:
-            # A key field beside a model selection: the provider's own variable stands in for it, see _credential.
+        elif provider is not None and name in _key_fields(node, provider):
+            # The key field beside a model selection: the provider's own variable stands in for it, see _credential.
             self._literal_secret(node, name, field)
         else:
             self._value(node, name, field)
@@ -333,8 +333,10 @@ def _saves_locally(node: Node) -> bool:
     return not places or "Local" in places
 
 
-def _key_fields(node: Node) -> list[str]:
-    return [name for name, field in node.fields if field.get("password") and field.get("show", True)]
+def _key_fields(node: Node, provider: Provider) -> list[str]:
+    """The component's fields that take the provider's key."""
+    names = {variable.field for variable in provider.variables if variable.secret}
+    return [name for name, field in node.fields if name in names and field.get("show", True)]
 
 
 def _binding(field: Mapping[str, Any]) -> tuple[str | None, bool]:

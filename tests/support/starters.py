@@ -39,13 +39,13 @@ def starter_source(route: str, export: Mapping[str, Any] | None = None, *, folde
     return FlowSource(route, "0" * 64, export or export_of(route), path, path.with_suffix(".files"))
 
 
-def with_models(export: Mapping[str, Any], *, route: str) -> dict[str, Any]:
-    """The flow with a model chosen in every model field, as the UI writes it. The model's name is the route's."""
+def with_models(export: Mapping[str, Any], *, name: str) -> dict[str, Any]:
+    """The flow with the model of that name chosen in every model field, as the UI writes it."""
     chosen = copy.deepcopy(dict(export))
     for node in chosen["data"]["nodes"]:
         for field in node["data"].get("node", {}).get("template", {}).values():
             if isinstance(field, dict) and field.get("type") == "model":
-                field["value"] = [selection(route, embedding=field.get("model_type") == "embedding")]
+                field["value"] = [selection(name, embedding=field.get("model_type") == "embedding")]
     return chosen
 
 

@@ -22,9 +22,13 @@ from runtime.engine.langflow import LangflowEngine
 from runtime.engine.report import FlowReport
 from runtime.errors import EngineError, Fault
 from shared_models.result import RunEventType
+from tests.integration.starters.expected import COMPLETE
 from tests.support.offline import Offline
 from tests.support.provider import StubProvider
 from tests.support.starters import INPUT, export_of, starter_source, starters, with_models
+
+MODES = ("without", "within")
+"""Without a session, so without chat memory; and within one."""
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -77,28 +81,53 @@ def stock_provider() -> Iterator[StubProvider]:
     stub.stop()
 
 
-@pytest.fixture(scope="session")
-def stock(stock_provider: StubProvider, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """Every starter that can complete, run by the stock engine in a process of its own."""
-    from tests.integration.starters.expected import COMPLETE
+class Stock:
+    """The stock engine in a process of its own, beside our tests of ours: two cores, half the time."""
 
+    def __init__(self, folder: Path, url: str) -> None:
+        self._output, self._log = folder / "results.json", folder / "log.txt"
+        environ = {
+            **os.environ,
+            **provider_environment(url),
+            "LANGFLOW_CONFIG_DIR": str(folder),
+            "LANGFLOW_DATABASE_URL": f"sqlite:///{folder}/langflow.db",
+            "LANGFLOW_VERTEX_BUILDS_STORAGE_ENABLED": "false",
+            "LANGFLOW_TRANSACTIONS_STORAGE_ENABLED": "false",
+            "DO_NOT_TRACK": "true",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "PYTHONPATH": str(ROOT),
+        }
+        command = [sys.executable, str(HERE / "stock.py"), str(folder / "flows"), INPUT]
+        with self._output.open("wb") as output, self._log.open("wb") as log:
+            self.process = subprocess.Popen(command, env=environ, stdout=output, stderr=log)
+
+    def results(self) -> Mapping[str, Mapping[str, Any]]:
+        """Every flow's outcome by mode and route, once all are done."""
+        code = self.process.wait(STOCK_DEADLINE)
+        assert code == 0, self._log.read_text()[-4000:]
+        results: dict[str, Any] = json.loads(self._output.read_text())
+        return results
+
+
+@pytest.fixture(scope="session")
+def stock_engine(stock_provider: StubProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
+    """Starts the stock engine on every starter that can complete."""
     folder = tmp_path_factory.mktemp("stock")
-    for route in COMPLETE:
-        export = with_models(export_of(route), route=route)
-        (folder / f"{route}.json").write_text(json.dumps(export))
-    environ = {
-        **os.environ,
-        **provider_environment(stock_provider.url),
-        "LANGFLOW_CONFIG_DIR": str(tmp_path_factory.mktemp("stock-state")),
-        "DO_NOT_TRACK": "true",
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        "PYTHONPATH": str(ROOT),
-    }
-    command = [sys.executable, str(HERE / "stock.py"), str(folder), INPUT]
-    done = subprocess.run(command, env=environ, capture_output=True, timeout=STOCK_DEADLINE, check=False)
-    assert done.returncode == 0, done.stderr.decode()[-4000:]
-    results: dict[str, Any] = json.loads(done.stdout)
-    return results
+    for mode in MODES:
+        (folder / "flows" / mode).mkdir(parents=True)
+        for route in COMPLETE:
+            export = with_models(export_of(route), name=model_name(route, mode))
+            (folder / "flows" / mode / f"{route}.json").write_text(json.dumps(export))
+    stock = Stock(folder, stock_provider.url)
+    yield stock
+    stock.process.kill()
+    stock.process.wait()
+
+
+@pytest.fixture(scope="session")
+def stock(stock_engine: Stock) -> Mapping[str, Mapping[str, Any]]:
+    """What the stock engine made of the starters: by mode, by route."""
+    return stock_engine.results()
 
 
 @pytest.fixture(scope="session")
@@ -123,6 +152,11 @@ async def engine(offline: Offline, our_provider: StubProvider) -> AsyncIterator[
         await made.close()
 
 
+def model_name(route: str, mode: str) -> str:
+    """A model's name by which its provider can tell the flow that calls it."""
+    return f"{route}.{mode}"
+
+
 class NoHistory:
     """Sessions without a past."""
 
@@ -137,56 +171,61 @@ class Runner:
         self._engine = engine
         self._offline = offline
         self._provider = provider
-        self._ran: dict[str, Ran] = {}
+        self._ran: dict[tuple[str, str], Ran] = {}
 
-    async def run(self, route: str) -> Ran:
-        if route not in self._ran:
-            self._ran[route] = await self._run(route)
-        return self._ran[route]
+    async def run(self, route: str, mode: str = "without") -> Ran:
+        if (route, mode) not in self._ran:
+            self._ran[route, mode] = await self._run(route, mode)
+        return self._ran[route, mode]
 
     async def once(self, route: str, payload: Mapping[str, Any], *, folder: Path | None = None) -> RunOutput:
         """One run of its own, with a payload."""
-        source = starter_source(route, with_models(export_of(route), route=route), folder=folder)
-        flow = await self._engine.load(source)
+        flow = await self._engine.load(starter_source(route, with_models(export_of(route), name=route), folder=folder))
         return await self._engine.run(flow, self._request(route, payload), NoHistory(), lambda *_: None)
 
-    def _request(self, route: str, payload: Mapping[str, Any]) -> RunRequest:
+    def _request(self, route: str, payload: Mapping[str, Any], session: str | None = None) -> RunRequest:
         variables = {"OPENAI_COMPATIBLE_BASE_URL": self._provider.url, "OPENAI_COMPATIBLE_API_KEY": KEY}
-        return RunRequest(
-            event_id=f"event-{route}", payload=payload, session_id=f"session-{route}", variables=variables
-        )
+        return RunRequest(event_id=f"event-{route}", payload=payload, session_id=session, variables=variables)
 
-    async def _run(self, route: str) -> Ran:
-        built: list[str] = []
+    async def _run(self, route: str, mode: str) -> Ran:
+        built: set[str] = set()
         self._offline.taken()
         at_load: frozenset[str] = frozenset()
 
         def emit(kind: RunEventType, data: Mapping[str, Any]) -> None:
             if kind is RunEventType.COMPONENT_ENDED:
-                built.append(str(data["component_id"]))
+                built.add(str(data["component_id"]))
 
-        source = starter_source(route, with_models(export_of(route), route=route))
+        source = starter_source(route, with_models(export_of(route), name=model_name(route, mode)))
         try:
             flow = await self._engine.load(source)
             at_load = self._offline.taken()
-            request = self._request(route, {"input_value": INPUT})
+            request = self._request(route, {"input_value": INPUT}, route if mode == "within" else None)
             output = await asyncio.wait_for(self._engine.run(flow, request, NoHistory(), emit), 60)
         except (EngineError, Fault) as fault:
-            return Ran(None, fault, tuple(sorted(set(built))), at_load, self._offline.taken())
-        return Ran(output, None, tuple(sorted(set(built))), at_load, self._offline.taken())
+            return Ran(None, fault, tuple(sorted(built)), at_load, self._offline.taken())
+        return Ran(output, None, tuple(sorted(built)), at_load, self._offline.taken())
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def runner(engine: LangflowEngine, offline: Offline, our_provider: StubProvider) -> Runner:
-    """Runs starters in our engine."""
+async def runner(stock_engine: Stock, engine: LangflowEngine, offline: Offline, our_provider: StubProvider) -> Runner:
+    """Runs starters in our engine, while the stock engine runs them too."""
     return Runner(engine, offline, our_provider)
 
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?( ?UTC|[+-]\d\d:?\d\d)?")
 
 
-def asked(provider: StubProvider, route: str) -> list[dict[str, Any]]:
-    """What a flow asked its model, call by call, without what differs from run to run."""
-    kept = ("messages", "tools", "temperature", "max_tokens", "response_format", "tool_choice")
-    calls = [call.body for call in provider.chats if call.body.get("model") == route]
-    return [json.loads(_MOMENT.sub("<time>", json.dumps({key: call.get(key) for key in kept}))) for call in calls]
+def asked(provider: StubProvider, route: str, mode: str) -> list[dict[str, Any]]:
+    """What a flow asked its model, call by call, without what differs from run to run.
+
+    The order of an agent's tools does: the engine takes it from sets of ids, so it hangs on the process's hash seed.
+    """
+    kept = ("messages", "temperature", "max_tokens", "response_format", "tool_choice")
+    calls = [call.body for call in provider.chats if call.body.get("model") == model_name(route, mode)]
+    asked = []
+    for call in calls:
+        tools = sorted(call.get("tools") or [], key=lambda tool: tool["function"]["name"])
+        words = json.dumps({**{key: call.get(key) for key in kept}, "tools": tools})
+        asked.append(json.loads(_MOMENT.sub("<time>", words)))
+    return asked

@@ -14,7 +14,7 @@ UNREADY: Final[dict[str, tuple[str, ...]]] = {
     "deep-research-agent": ("model:Agent-mIgZ5", "model:Agent-plan", "model:Agent-synth"),
     "document-q-a": ("component:KnowledgeRetrieve-docqa", "model:Agent-docqa"),
     "financial-report-parser": ("model:Agent-6rJWA",),
-    "hybrid-search-rag": ("model:Agent-hsr", "variable:AstraDB-AkDya"),
+    "hybrid-search-rag": ("model:Agent-hsr", "field:AstraDB-AkDya"),
     "image-sentiment-analysis": ("model:LanguageModelComponent-KHx2J",),
     "instagram-copywriter": ("model:Agent-caption", "model:Agent-MnLtf"),
     "knowledge-retrieval": ("component:Knowledge-Y8gm2",),

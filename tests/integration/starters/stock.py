@@ -1,7 +1,8 @@
 """The engine called directly, in a process of its own that knows nothing of ours: load, ``arun``, read the vertices.
 
-``python stock.py FOLDER`` runs every ``*.json`` in FOLDER once, in the files' order, and prints one JSON object:
-``{name: {"outputs": {component: {output: value}}, "built": [component], "error": text}}``.
+``python stock.py FOLDER TEXT`` runs every file of FOLDER/without without a session, and then those of FOLDER/within in
+sessions of their own, with Langflow's database for the chat memory. It prints one JSON object: ``{"without"|"within":
+{name: {"outputs": {component: {output: value}}, "built": [component], "error": text}}}``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def value_of(value: Any) -> Any:
     return {"value": value}
 
 
-async def run(path: Path, text: str) -> dict[str, Any]:
+async def run(path: Path, text: str, session: str | None) -> dict[str, Any]:
     """One flow, once."""
     from lfx.graph.graph.base import Graph
 
@@ -39,7 +40,7 @@ async def run(path: Path, text: str) -> dict[str, Any]:
             inputs_components=[[]],
             types=["any"],
             outputs=[],
-            session_id=f"session-{path.stem}",
+            session_id=session,
             fallback_to_env_vars=True,
         )
         error = None
@@ -54,6 +55,19 @@ async def run(path: Path, text: str) -> dict[str, Any]:
     return {"outputs": outputs, "built": sorted(vertex.id for vertex in built), "error": error}
 
 
+async def open_database() -> None:
+    """Give the engine Langflow's database, as a Langflow server has it."""
+    from langflow.services.database.factory import DatabaseServiceFactory
+    from lfx.services.deps import get_db_service
+    from lfx.services.manager import get_service_manager
+    from lfx.services.schema import ServiceType
+
+    manager = get_service_manager()
+    manager.services.pop(ServiceType.DATABASE_SERVICE, None)
+    manager.register_factory(DatabaseServiceFactory())
+    await get_db_service().create_db_and_tables()
+
+
 async def main(folder: Path, text: str) -> None:
     """All flows of a folder."""
     from lfx.extension.loader import installed_extension_roots, load_extension
@@ -63,11 +77,12 @@ async def main(folder: Path, text: str) -> None:
     for distribution, root in installed_extension_roots().items():
         if distribution == "lfx-openai-compatible":
             load_extension(root, distribution=distribution)
-    results = {}
     with Offline().guard():
-        for path in sorted(folder.glob("*.json")):
-            results[path.stem] = await run(path, text)
-    os.write(ANSWER, json.dumps(results, default=str).encode())
+        without = {path.stem: await run(path, text, None) for path in sorted((folder / "without").iterdir())}
+        await open_database()
+        within = {path.stem: await run(path, text, path.stem) for path in sorted((folder / "within").iterdir())}
+    with os.fdopen(ANSWER, "w") as answer:
+        json.dump({"without": without, "within": within}, answer, default=str)
 
 
 if __name__ == "__main__":

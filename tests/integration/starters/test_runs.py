@@ -10,7 +10,7 @@ import pytest
 
 from runtime.errors import Fault, FlowUnready
 from shared_models.result import Output
-from tests.integration.starters.conftest import Runner, asked
+from tests.integration.starters.conftest import MODES, Runner, asked
 from tests.integration.starters.expected import COMPLETE, FAILS, NEEDS_A_FILE, REACHES
 from tests.support.provider import StubProvider
 from tests.support.starters import starters
@@ -18,12 +18,13 @@ from tests.support.starters import starters
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("route", COMPLETE)
-async def test_completes(route: str, runner: Runner, our_provider: StubProvider) -> None:
-    ran = await runner.run(route)
+async def test_completes(route: str, mode: str, runner: Runner, our_provider: StubProvider) -> None:
+    ran = await runner.run(route, mode)
     assert ran.fault is None
     assert ran.output is not None and ran.output.result.text
-    assert asked(our_provider, route)
+    assert asked(our_provider, route, mode)
 
 
 @pytest.mark.parametrize("route", FAILS)
@@ -41,24 +42,35 @@ async def test_fails_naming_the_component(route: str, runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("route", NEEDS_A_FILE)
-async def test_completes_with_a_file_from_the_event(route: str, runner: Runner, tmp_path: Path) -> None:
+async def test_completes_with_a_file_from_the_event(
+    route: str, runner: Runner, tmp_path: Path, our_provider: StubProvider
+) -> None:
+    before = len(our_provider.chats)
     files = tmp_path / f"{route}.files"
     files.mkdir()
     (files / "report.txt").write_text("Net income rose. What a quarter!")
     output = await runner.once(route, {"files": ["report.txt"]}, folder=tmp_path)
-    assert output.result.text and "What a quarter!" in output.result.text
+    assert output.result.text
+    assert any("What a quarter!" in text for call in our_provider.chats[before:] for text in call.texts("user"))
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("route", COMPLETE)
 async def test_runs_as_the_engine_alone_does(
-    route: str, runner: Runner, stock: Mapping[str, Any], our_provider: StubProvider, stock_provider: StubProvider
+    route: str,
+    mode: str,
+    runner: Runner,
+    stock: Mapping[str, Mapping[str, Any]],
+    our_provider: StubProvider,
+    stock_provider: StubProvider,
 ) -> None:
-    ran, alone = await runner.run(route), stock[route]
+    """The same outputs, the same components built, and the model asked the same."""
+    ran, alone = await runner.run(route, mode), stock[mode][route]
     assert alone["error"] is None
     assert ran.output is not None
     assert compared(ran.output.result.outputs) == alone["outputs"]
     assert list(ran.built) == alone["built"]
-    assert asked(our_provider, route) == asked(stock_provider, route)
+    assert asked(our_provider, route, mode) == asked(stock_provider, route, mode)
 
 
 @pytest.mark.parametrize("route", starters())

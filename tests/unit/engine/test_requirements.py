@@ -58,6 +58,11 @@ def test_a_providers_key_comes_from_the_variable_that_the_field_is_bound_to(load
     assert wanted.variables == {"MY_KEY", "OPENAI_API_KEY"}
 
 
+def test_a_provider_stands_in_for_its_own_key_field_only() -> None:
+    store = node("Astra-1", embedding_model=model("OpenAI"), api_key=secret(), token=secret(required=True))
+    assert [need.field for need in look(export(store)).unmet(variables={"OPENAI_API_KEY"})] == ["token"]
+
+
 def test_a_literal_key_runs_and_is_remarked_without_being_shown() -> None:
     key = secret("sk-very-secret-1") | {"load_from_db": False}
     wanted = look(export(node("Agent-1", model=model("OpenAI"), api_key=key)))
