@@ -37,6 +37,8 @@ class Node:
         """The component's saved source, or an empty string."""
         field = self.template.get("code")
         value = field.get("value") if isinstance(field, Mapping) else None
+        if isinstance(value, list) and all(isinstance(line, str) for line in value):
+            return "\n".join(value)  # as the server's download endpoint writes it; the registry joins it already
         return value if isinstance(value, str) else ""
 
     @property

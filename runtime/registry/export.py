@@ -84,10 +84,29 @@ def _checked(flow: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
         return flow, "is not a Langflow export: data.nodes and data.edges hold something other than objects"
     if not graph["nodes"]:
         return flow, "has no components"
+    _join_code(graph["nodes"])
     if not bare:
         return flow, None
     rest = {name: item for name, item in flow.items() if name not in {"nodes", "edges", "viewport"}}
     return {**rest, "data": {"nodes": graph["nodes"], "edges": graph.get("edges", [])}}, None
+
+
+def _join_code(nodes: list[Any]) -> None:
+    """Make each component's source one string again: the server's download endpoint writes it as a list of lines."""
+    for node in nodes:
+        data = node.get("data") if isinstance(node, dict) else None
+        body = data.get("node") if isinstance(data, dict) else None
+        if not isinstance(body, dict):
+            continue
+        template = body.get("template")
+        for field in template.values() if isinstance(template, dict) else ():
+            value = field.get("value") if isinstance(field, dict) and field.get("type") == "code" else None
+            if isinstance(value, list) and all(isinstance(line, str) for line in value):
+                field["value"] = "\n".join(value)
+        inner = body.get("flow")  # a group
+        inner = inner.get("data") if isinstance(inner, dict) else None
+        if isinstance(inner, dict) and isinstance(inner.get("nodes"), list):
+            _join_code(inner["nodes"])
 
 
 def _is_component(flow: Any) -> bool:

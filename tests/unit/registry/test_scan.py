@@ -313,3 +313,19 @@ def test_a_snapshot_cannot_be_changed(flows: Folder) -> None:
         snapshot.routes["b"] = snapshot.routes["a"]  # type: ignore[index]
     with pytest.raises(AttributeError):
         snapshot.routes["a"].name = "b"  # type: ignore[misc]
+
+
+def test_source_that_the_download_endpoint_wrote_as_lines_is_one_string(flows: Folder) -> None:
+    def component(value: Any, **more: Any) -> dict[str, Any]:
+        return {"id": "C-1", "data": {"node": {"template": {"code": {"type": "code", "value": value}}, **more}}}
+
+    inner = component(["import json", "", "x = 1", ""])
+    group = {"id": "G-1", "data": {"node": {"template": {}, "flow": {"data": {"nodes": [inner], "edges": []}}}}}
+    flow = export("a")
+    flow["data"]["nodes"] = [component(["a", "b"]), component("a\nb"), component(["a", 1]), group]
+    flows.flow("a.json", flow)
+    nodes = scan(flows.root).routes["a"].export["data"]["nodes"]
+    codes = [n["data"]["node"]["template"]["code"]["value"] for n in nodes[:3]]
+    assert codes == ["a\nb", "a\nb", ["a", 1]]
+    grouped = nodes[3]["data"]["node"]["flow"]["data"]["nodes"][0]
+    assert grouped["data"]["node"]["template"]["code"]["value"] == "import json\n\nx = 1\n"
