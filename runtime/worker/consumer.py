@@ -20,7 +20,7 @@ from runtime.errors import GroupMissing, LeaseLost
 from runtime.settings import Settings
 from runtime.worker.flights import Flight, Flights
 from runtime.worker.lanes import Lane, Lanes
-from runtime.worker.lease import LeaseKeeper
+from runtime.worker.lease import Lease
 from runtime.worker.limiter import Limiter
 from runtime.worker.processor import Processor
 from shared_models.errors import HeadraceError
@@ -45,7 +45,7 @@ class Consumer:
         limiter: Limiter,
         flights: Flights,
         processor: Processor,
-        lease: LeaseKeeper,
+        lease: Lease,
         settings: Settings,
         worker: str,
     ) -> None:

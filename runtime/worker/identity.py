@@ -26,7 +26,7 @@ from runtime.worker.consumer import Consumer
 from runtime.worker.flights import Abort, Flights
 from runtime.worker.janitor import Janitor
 from runtime.worker.lanes import Lanes
-from runtime.worker.lease import LeaseKeeper
+from runtime.worker.lease import Lease
 from runtime.worker.limiter import Limiter
 from runtime.worker.loop import PeriodicLoop
 from runtime.worker.processor import Processor
@@ -52,7 +52,6 @@ class Resources:
     engine: Engine
     registry: Registry
     broker: Broker
-    connect: Callable[[], Broker]
     only: frozenset[str]
     lanes: Lanes
     limiter: Limiter
@@ -92,18 +91,12 @@ class _UnreadyRoutes(PeriodicLoop):
 class Identity:
     """One name, its lease, its roles."""
 
-    def __init__(self, resources: Resources) -> None:
-        self.name = new_name()
+    def __init__(self, resources: Resources, *, name: str, lease: Lease) -> None:
+        self.name = name
         self._with = resources
+        self._lease = lease
         self._flights = Flights()
-        self._lost = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def lost() -> None:
-            loop.call_soon_threadsafe(self._lost.set)
-
         broker, settings, lanes, limiter = resources.broker, resources.settings, resources.lanes, resources.limiter
-        self._lease = LeaseKeeper(resources.connect, worker=self.name, lease=settings.worker.lease, lost=lost)
         processor = Processor(broker, resources.engine, self._lease, settings, worker=self.name)
         self._consumer = Consumer(
             broker,
@@ -133,14 +126,14 @@ class Identity:
         """
         self._lease.start()
         try:
-            ends = {self._spawn(self._with.drain.wait(), "drain"), self._spawn(self._lost.wait(), "lost")}
+            ends = {self._spawn(self._with.drain.wait(), "drain"), self._spawn(self._lease.lost.wait(), "lost")}
             roles = {self._spawn(self._serve(on_ready), "serve")}
             roles |= {self._spawn(loop.run(), loop.name) for loop in self._loops}
             try:
                 done, _ = await asyncio.wait(ends | roles, return_when=asyncio.FIRST_COMPLETED)
                 for task in done & roles:
                     task.result()
-                if self._lost.is_set():
+                if self._lease.lost.is_set():
                     await self._drop()
                     return False
                 await self._drain()

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Protocol
 
 import structlog
 
@@ -17,17 +18,37 @@ from shared_models.errors import HeadraceError
 log = structlog.get_logger("headrace.worker")
 
 
+class Lease(Protocol):
+    """A worker's proof of life under one name, as the roles that read and begin need it."""
+
+    lost: asyncio.Event
+    """Set when Redis has declared this name dead."""
+
+    def start(self) -> None:
+        """Begin to renew."""
+
+    async def watch(self, keys: Sequence[RouteKeys]) -> bool:
+        """Renew these from now on, the first time at once. True when Redis has registered all of them."""
+
+    async def renew_now(self) -> bool:
+        """One renewal, out of turn. False if Redis did not answer, or said that this name is dead."""
+
+    async def close(self) -> None:
+        """Renew no more."""
+
+
 class LeaseKeeper:
     """Renews the leases of one worker name on all its streams every third of a lease, from a thread of its own.
 
-    ``lost`` is called, on that thread, once, when Redis says that this name was declared dead: it can never be revived.
+    ``lost`` is set when Redis says that the name was declared dead: it can never be revived.
     """
 
-    def __init__(self, connect: Callable[[], Broker], *, worker: str, lease: float, lost: Callable[[], None]) -> None:
+    def __init__(self, connect: Callable[[], Broker], *, worker: str, lease: float) -> None:
+        self.lost = asyncio.Event()
+        self._home = asyncio.get_running_loop()
         self._connect = connect
         self._worker = worker
         self._lease = lease
-        self._lost = lost
         self._keys: tuple[RouteKeys, ...] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -101,7 +122,7 @@ class LeaseKeeper:
         if LeaseState.DEAD in states:
             self._dead = True
             log.error("lease.lost", worker=self._worker, streams=len(keys))
-            self._lost()
+            self._home.call_soon_threadsafe(self.lost.set)
             return False
         return True
 

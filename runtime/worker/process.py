@@ -12,8 +12,9 @@ from runtime.broker.client import Broker
 from runtime.engine.base import Engine
 from runtime.registry.registry import Registry
 from runtime.settings import Settings
-from runtime.worker.identity import Identity, OnReady, ReadyReport, Resources
+from runtime.worker.identity import Identity, OnReady, ReadyReport, Resources, new_name
 from runtime.worker.lanes import Lanes
+from runtime.worker.lease import LeaseKeeper
 from runtime.worker.limiter import Limiter
 
 __all__ = ["ReadyReport", "run_worker"]
@@ -39,7 +40,7 @@ async def run_worker(
     """Run a worker until SIGTERM, SIGINT or ``stop``; a second signal hurries. Returns the exit code."""
 
     def connect() -> Broker:
-        return Broker.connect(redis_url, settings.redis)
+        return Broker.connect(redis_url, settings.redis, settings.retention)
 
     await engine.prepare(concurrency=settings.worker.concurrency)
     resources = Resources(
@@ -47,7 +48,6 @@ async def run_worker(
         engine=engine,
         registry=Registry(flows),
         broker=connect(),
-        connect=connect,
         only=only,
         lanes=Lanes(),
         limiter=Limiter(settings.worker.concurrency),
@@ -57,7 +57,11 @@ async def run_worker(
     if install_signals:
         _install_signals(resources)
     try:
-        while not await Identity(resources).run(on_ready):
+        while True:
+            name = new_name()
+            lease = LeaseKeeper(connect, worker=name, lease=settings.worker.lease)
+            if await Identity(resources, name=name, lease=lease).run(on_ready):
+                break
             on_ready = None  # the same process, under another name
     except Exception:
         log.exception("worker.failed")

@@ -29,7 +29,7 @@ from runtime.settings import Settings
 from runtime.worker import publications, variables
 from runtime.worker.flights import Abort, Flight
 from runtime.worker.lanes import ActiveRoute, Lane
-from runtime.worker.lease import LeaseKeeper
+from runtime.worker.lease import Lease
 from runtime.worker.retry import decide
 from runtime.worker.settler import Settler, Work, backoff, code_of, message_of, pause
 from shared_models.codec import decode, peek_event_id
@@ -63,7 +63,7 @@ class Processor:
         self,
         broker: Broker,
         engine: Engine,
-        lease: LeaseKeeper,
+        lease: Lease,
         settings: Settings,
         *,
         worker: str,

@@ -13,7 +13,7 @@ from runtime.engine.base import Engine, FlowSource
 from runtime.errors import FlowUnready
 from runtime.registry.snapshot import Problem, Route, Snapshot
 from runtime.worker.lanes import ActiveRoute, Lane, Lanes
-from runtime.worker.lease import LeaseKeeper
+from runtime.worker.lease import Lease
 from shared_models.errors import HeadraceError
 
 log = structlog.get_logger("headrace.worker")
@@ -59,7 +59,7 @@ class RouteBook:
         if any(lane.active is None or lane.error_code for lane in self._lanes):
             await self.apply(self.snapshot)
 
-    async def listen(self, lease: LeaseKeeper) -> None:
+    async def listen(self, lease: Lease) -> None:
         """Create the groups, then register the leases: nothing is read before both."""
         lanes = [lane for lane in self._lanes if not lane.closing]
         new = [lane for lane in lanes if not lane.listening]
