@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from runtime.engine.base import FlowSource, LoadedFlow, RunRequest
+from runtime.engine.base import LoadedFlow, RunRequest
 from runtime.engine.langflow import LangflowEngine
 from runtime.errors import RouteFault
 from runtime.expressions import Scope
 from runtime.registry.registry import Registry
+from runtime.worker.route_book import flow_source
 from shared_models.result import RunResult
 from shared_models.route import RouteSpec
 from tests.support import provider as stub
@@ -63,17 +64,8 @@ async def examples() -> AsyncIterator[Examples]:
     engine = LangflowEngine()
     await engine.prepare(concurrency=10)
     flows = {}
-    for name in NAMES:
-        path = FLOWS / f"{name}.json"
-        source = FlowSource(
-            route=name,
-            version="v",
-            export=export(name),
-            path=path,
-            files_dir=path.with_suffix(".files"),
-            variables=frozenset(spec(name).variables),
-        )
-        flows[name] = await engine.load(source)
+    for name, route in Registry(FLOWS).rescan().routes.items():
+        flows[name] = await engine.load(flow_source(route))
     yield Examples(engine, flows)
     await engine.close()
 
