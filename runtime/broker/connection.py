@@ -50,10 +50,14 @@ class Connection:
 
     @classmethod
     def to(cls, url: str, settings: RedisSettings) -> Connection:
-        """A connection to ``url``; connects when first used."""
-        return cls(
-            _client(url, settings, read_timeout=settings.command_timeout), _client(url, settings, read_timeout=None)
-        )
+        """A connection to ``url``; connects when first used. Raises BrokerError if it is not a Redis URL."""
+        try:
+            return cls(
+                _client(url, settings, read_timeout=settings.command_timeout), _client(url, settings, read_timeout=None)
+            )
+        except ValueError as error:
+            # The URL itself is not told: it may hold a password.
+            raise BrokerError("this is not a Redis URL; write redis://[user:password@]host:port/0") from error
 
     async def command(self, *args: Argument) -> Any:
         """One command's raw reply."""
