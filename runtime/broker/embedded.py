@@ -178,7 +178,8 @@ def _launch(binary: str, data_dir: Path, lock: int) -> tuple[subprocess.Popen[by
     assert server.stdin is not None  # noqa: S101  it is a pipe
     with server.stdin:
         server.stdin.write("".join(f"{name} {value}\n" for name, value in config.items()).encode())
-    return server, f"redis://:{password}@127.0.0.1:{port}/0"
+    # With the user named, since redis-cli -u logs in as the user "" otherwise.
+    return server, f"redis://default:{password}@127.0.0.1:{port}/0"
 
 
 def _quoted(path: Path) -> str:
