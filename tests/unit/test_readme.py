@@ -117,3 +117,23 @@ def test_every_command_that_the_readme_tells_to_type_exists():
 def test_links_lead_somewhere():
     for path in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / path).exists(), f"the README links to {path}"
+
+
+def test_every_module_is_on_the_map():
+    text = (ROOT / "runtime" / "README.md").read_text(encoding="utf-8")
+    modules = text.split("## Modules")[1].split("## Words")[0]
+    parts = re.split(r"^`(shared_models|runtime(?:/\w+)?)/`", modules, flags=re.MULTILINE)[1:]
+    told = {
+        f"{folder}/{name}"
+        for folder, table in zip(parts[::2], parts[1::2], strict=True)
+        for row in re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)
+        for name in re.findall(r"`([\w/]+)`", row)
+    }
+    there = {
+        str(path.relative_to(ROOT).with_suffix(""))
+        for package in ("shared_models", "runtime")
+        for path in (ROOT / package).rglob("*.py")
+        if not path.name.startswith("__")
+    }
+    assert told >= there, f"runtime/README.md lacks {sorted(there - told)}"
+    assert told <= there, f"runtime/README.md tells of {sorted(told - there)}"
