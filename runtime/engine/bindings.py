@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from runtime.engine.catalog import Catalog
-from runtime.engine.export import raw_nodes
+from runtime.engine.export import Node, raw_nodes
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 
@@ -59,6 +59,32 @@ def _standard(node: Mapping[str, Any], name: str, field: Mapping[str, Any], cata
     called = str(field.get("display_name") or "").removesuffix(" API Key").removesuffix(" Key")
     provider = catalog.provider(called)
     return next((v.name for v in provider.variables if v.secret), None) if provider else None
+
+
+def variables_of(node: Node, bindings: Bindings, catalog: Catalog) -> frozenset[str]:
+    """The variables that a component may read: those its fields are bound to, and those of its model's provider."""
+    found = {variable for (owner, _), variable in bindings.items() if owner == node.id}
+    for _, field in node.fields:
+        value = field.get("value")
+        if field.get("load_from_db") and isinstance(value, str):
+            found.add(value)
+        if field.get("type") == "model":
+            found |= variables_of_providers(selected_providers(value), catalog)
+    return frozenset(found)
+
+
+def selected_providers(value: Any) -> frozenset[str]:
+    """The providers that the value of a model field names."""
+    choices = value if isinstance(value, list) else []
+    return frozenset(
+        str(choice["provider"]) for choice in choices if isinstance(choice, Mapping) and choice.get("provider")
+    )
+
+
+def variables_of_providers(names: Iterable[str], catalog: Catalog) -> frozenset[str]:
+    """The variables that model providers read."""
+    providers = (provider for name in names if (provider := catalog.provider(name)))
+    return frozenset(variable.name for provider in providers for variable in provider.variables)
 
 
 @lru_cache(maxsize=512)

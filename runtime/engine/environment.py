@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -76,7 +77,9 @@ def keep_logging() -> Iterator[None]:
     before = structlog.get_config()
     level, handlers = logging.root.level, list(logging.root.handlers)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the engine's packages warn about their own code: nobody here can mend it
+            yield
     finally:
         structlog.reset_defaults()
         if configured:

@@ -196,20 +196,20 @@ def is_provider(error: BaseException) -> bool:
 def innermost(chain: list[BaseException]) -> BaseException:
     """The exception that tells most: the component's own, below the engine's wrappers and above its causes.
 
-    The engine's wrappers repeat each other's text; a component's own exception is what its author meant to say.
+    The engine's wrappers repeat each other's text; a component's own exception is what its author meant to say. Of
+    flows that run others, it is the innermost flow's.
     """
-    for place, error in enumerate(chain[:-1]):
-        if type(error).__name__ in _WRAPPERS:
-            below = chain[place + 1]
-            return innermost(chain[place + 1 :]) if type(below).__name__ in _WRAPPERS else _unwrapped(chain, place + 1)
-    return chain[0] if len(chain) == 1 else _unwrapped(chain, 0)
+    wrappers = [place for place, error in enumerate(chain[:-1]) if type(error).__name__ in _WRAPPERS]
+    return _unwrapped(chain, wrappers[-1] + 1 if wrappers else 0)
 
 
 def _unwrapped(chain: list[BaseException], place: int) -> BaseException:
     """Skip re-raises that only repeat the text of what they wrap."""
     error = chain[place]
     for deeper in chain[place + 1 :]:
-        if str(deeper) and str(deeper) in str(error) and type(error) in (ValueError, RuntimeError, Exception):
+        if error.__suppress_context__ and str(error).startswith("Error running flow"):
+            error = deeper  # Run Flow hides why its child did not run
+        elif str(deeper) and str(deeper) in str(error) and type(error) in (ValueError, RuntimeError, Exception):
             error = deeper
     return error
 

@@ -12,7 +12,7 @@ from lfx.graph.graph.base import Graph
 
 from runtime.engine import catalog, family
 from runtime.engine.base import FlowSource
-from runtime.engine.bindings import Bindings, standard_bindings
+from runtime.engine.bindings import Bindings, standard_bindings, variables_of
 from runtime.engine.bundles import load_providers
 from runtime.engine.export import Export, graph_data, read_export
 from runtime.engine.faults import causes, innermost
@@ -20,6 +20,7 @@ from runtime.engine.legacy import OldChat, old_chat_components
 from runtime.engine.requirements import Requirements
 from runtime.engine.shape import check_shape
 from runtime.engine.state import ROOTS
+from runtime.engine.upgrade import saved_by
 from runtime.errors import FlowUnready
 
 _REMEMBERS = re.compile(r"get_messages|chat_history|MemoryComponent|LCBuiltinChatMemory")
@@ -29,8 +30,8 @@ _REMEMBERS = re.compile(r"get_messages|chat_history|MemoryComponent|LCBuiltinCha
 class Template:
     """A loaded flow: the parsed graph, shared and never run, and what is known of the export it came from.
 
-    ``bindings`` are the standard variables of empty key fields; ``secrets`` the literal ones in the files;
-    ``remembers`` tells whether a component may read chat history.
+    ``bindings`` are the standard variables of empty key fields, ``uses`` the variables by component, ``secrets`` the
+    literal ones in the files; ``remembers`` tells whether a component may read chat history.
     """
 
     version: str
@@ -39,6 +40,7 @@ class Template:
     graph: Any
     requirements: Requirements
     bindings: Bindings = field(default_factory=dict)
+    uses: Mapping[str, frozenset[str]] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     roots: tuple[Path, ...] = ()
     old_chat: Mapping[str, OldChat] = field(default_factory=dict)
@@ -80,13 +82,15 @@ def load_template(
         graph = _graph(source, view, user_id)
     finally:
         ROOTS.reset(token)
+    bindings = standard_bindings(graph_data(source.export), catalog.installed())
     return Template(
         version=source.version,
         source=source,
         export=view,
         graph=graph,
         requirements=needed,
-        bindings=standard_bindings(graph_data(source.export), catalog.installed()),
+        bindings=bindings,
+        uses={node.id: variables_of(node, bindings, catalog.installed()) for node in view.nodes},
         secrets=tuple(secret for member in everyone for secret in family.secrets(member)),
         roots=readable,
         old_chat=old_chat_components(view),
@@ -104,36 +108,36 @@ def _graph(source: FlowSource, view: Export, user_id: str) -> Any:
             instantiate_components=False,
         )
     except Exception as error:
-        raise FlowUnready(needs=(f"the flow does not load: {explain(error)}",)) from error
-    needs = [problem for vertex in graph.vertices if (problem := _try_component(vertex, user_id))]
+        raise FlowUnready(needs=(f"the flow does not load: {explain(error, saved_by(source.export))}",)) from error
+    saved = saved_by(source.export)
+    needs = [problem for vertex in graph.vertices if (problem := _try_component(vertex, user_id, saved))]
     if needs:
         raise FlowUnready(needs=tuple(dict.fromkeys(needs)))
     return graph
 
 
-def _try_component(vertex: Any, user_id: str) -> str | None:
+def _try_component(vertex: Any, user_id: str, saved: str) -> str | None:
     """Make a component once, to find out at load what each run would find out; what is wrong, or None."""
     try:
         vertex.instantiate_component(user_id)
     except Exception as error:  # noqa: BLE001  saved code may raise anything
-        return f"component {vertex.display_name!r} ({vertex.id}) {explain(error)}"
+        return f"component {vertex.display_name!r} ({vertex.id}) {explain(error, saved)}"
     finally:
         vertex.custom_component = None
     return None
 
 
-def explain(error: BaseException) -> str:
-    """What keeps a component from loading, as a clause that says what to do."""
+def explain(error: BaseException, saved: str) -> str:
+    """What keeps a component from loading, as a clause that says what to do. ``saved`` is the version that saved it."""
     chain = list(causes(error))
     missing = next((e for e in chain if isinstance(e, ModuleNotFoundError) and e.name), None)
-    if missing is not None and missing.name is not None:
-        top = missing.name.partition(".")[0]
-        if top in ("lfx", "langflow") and top != missing.name:
-            return f"does not fit this version of Langflow: it imports {missing.name!r}, which is gone"
+    if missing is not None and missing.name is not None and not missing.name.startswith(("lfx.", "langflow.")):
         return f"needs a package that is not installed: pip install {catalog.installed().package_of(missing.name)}"
-    if (imported := next((e for e in chain if isinstance(e, ImportError)), None)) is not None:
-        return f"does not fit what is installed: {imported}"
     if (syntax := next((e for e in chain if isinstance(e, SyntaxError)), None)) is not None:
         return f"has a syntax error in its code: {syntax}"
-    root = innermost(chain)
-    return f"cannot be made: {type(root).__name__}: {root}"
+    root = missing or innermost(chain)
+    said = f"{type(root).__name__}: {root}".splitlines()[0][:300]
+    origin = f", saved by Langflow {saved}," if saved else ""
+    return (
+        f"{origin} does not fit the installed version: {said}; update it in Langflow and export the flow again".strip()
+    )

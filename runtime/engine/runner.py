@@ -19,9 +19,10 @@ from lfx.services.variable.request_scope import (
 from lfx.utils.env_var_security import is_protected_env_var
 from lfx.utils.flow_validation import is_protected_tweak_field
 
-from runtime.engine import preflight
+from runtime.engine import catalog, preflight
 from runtime.engine.base import ChatHistory, Emit, FlowSource, RunOutput, RunRequest
-from runtime.engine.bindings import bind
+from runtime.engine.bindings import bind, variables_of_providers
+from runtime.engine.bundles import load_providers
 from runtime.engine.export import raw_nodes
 from runtime.engine.faults import Circumstances, classify, masker
 from runtime.engine.files import event_files
@@ -35,7 +36,7 @@ from runtime.engine.services import NoCheckpoints
 from runtime.engine.state import CURRENT, ROOTS, RunState
 from runtime.engine.streaming import set_streaming
 from runtime.engine.success import check_success
-from runtime.engine.tweaks import read_tweaks
+from runtime.engine.tweaks import chosen_providers, read_tweaks
 from runtime.errors import Fault
 
 _TENANTS = uuid.UUID("0b6a7e0c-9d1f-5c7e-8a43-3f5b6a0f7f11")
@@ -61,7 +62,11 @@ async def run_flow(
     fields = read_tweaks(template.export, inputs.tweaks, request.tweaks_allowed, is_protected_tweak_field)
     for component, files in event_files(template.export, inputs, template.source.files_dir, template.roots).items():
         fields.setdefault(component, {}).update(files)
-    variables = preflight.resolve_variables(request, template.requirements.variables, is_protected_env_var)
+    providers = chosen_providers(template.export, fields)
+    if providers:
+        await asyncio.to_thread(load_providers, providers)
+    names = template.requirements.variables | variables_of_providers(providers, catalog.installed())
+    variables = preflight.resolve_variables(request, names, is_protected_env_var)
     tweaked = {(component, name) for component, names in fields.items() for name in names}
     preflight.check(template.requirements, template.source, request, variables=variables.keys(), tweaked=tweaked)
     loop = asyncio.get_running_loop()
@@ -152,20 +157,14 @@ class _Run:
     def _circumstances(self) -> Circumstances:
         component_id, name = self.state.observer.failed or (None, None)
         node = self.template.export.by_id.get(component_id) if component_id else None
-        requirements = self.template.requirements
-        mine = {
-            variable
-            for condition in requirements.conditions
-            if condition.need.component_id == component_id
-            for variable in condition.variables
-        }
+        mine = self.template.uses.get(component_id or "") or self.template.requirements.variables
         models = [n for n, f in node.fields if f.get("type") == "model"] if node else []
         chosen = any(model in self.fields.get(component_id or "", {}) for model in [*models, "model_name"])
         return Circumstances(
             component_id=component_id,
             component_name=name,
             uses_model=bool(models),
-            brought=chosen or bool(self.request.brought & (mine or requirements.variables)),
+            brought=chosen or bool(self.request.brought & mine),
             brought_files=bool(self.inputs.files or self.fields),
             mask=masker([*self.state.variables.values(), *self.template.secrets]),
         )

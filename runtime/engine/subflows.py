@@ -104,7 +104,8 @@ async def run_flow(  # noqa: PLR0917  the engine's own signature
     if execution_principal is not None:
         graph.execution_principal = execution_principal
     raise_if_nested_hitl_unsupported(graph)
-    bind_graph(graph, state, within=str(graph.flow_name or flow_name or ""))
+    child = _find(graph.flow_id, flow_name)
+    bind_graph(graph, state, within=str(child.export.get("name") or child.route) if child else flow_name)
     given = [inputs] if isinstance(inputs, dict) else list(inputs or [])
     token = _DEPTH.set(_DEPTH.get() + 1)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from runtime.engine.bindings import selected_providers
 from runtime.engine.export import Export, Node
 from runtime.engine.inputs import event_fault, nearest
 
@@ -42,9 +43,21 @@ def read_tweaks(
         else:
             _unknown(export, str(key), node)
     for node_id, fields in found.items():
-        for field in fields:
+        for field, value in fields.items():
             _permitted(export.by_id[node_id], field, allowed, protected)
+            _plain(export.by_id[node_id], field, value)
     return found
+
+
+def chosen_providers(export: Export, fields: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+    """The model providers that an event chooses by its tweaks."""
+    return frozenset(
+        provider
+        for component, values in fields.items()
+        for name, value in values.items()
+        if (export.by_id[component].template.get(name) or {}).get("type") == "model"
+        for provider in selected_providers(value)
+    )
 
 
 def _component(export: Export, name: str) -> Node | None:
@@ -82,6 +95,20 @@ def _known(export: Export, node: Node, field: str) -> None:
         raise event_fault(
             "tweak_refused",
             f"tweaks: field {field!r} of {where} gets its value from another component and cannot be set",
+            component_id=node.id,
+            component_name=node.name,
+        )
+
+
+def _plain(node: Node, field: str, value: Any) -> None:
+    """Only a field's value may be set. With its other keys an event could read any variable through any field."""
+    if not isinstance(value, Mapping) or node.template[field].get("type") in ("dict", "NestedDict", "mcp", "table"):
+        return
+    if others := sorted(set(map(str, value)) - {"value", "file_path"}):
+        raise event_fault(
+            "tweak_refused",
+            f"tweaks: field {field!r} of component {node.name!r} ({node.id}): only its value may be set, "
+            f"not {', '.join(others)}",
             component_id=node.id,
             component_name=node.name,
         )

@@ -184,3 +184,126 @@ def text_hello(*, default: str = "saved default") -> Flow:
     chat_out = flow.add("ChatOutput", "ChatOutput-out")
     flow.connect(text_in, "text", chat_out, "input_value")
     return flow
+
+
+STUB_MODEL = [{"name": "stub-model", "provider": "OpenAI Compatible", "icon": "Plug", "metadata": {}}]
+"""A model of the stub provider, as the UI stores a selection."""
+
+_COMPONENT = """
+from lfx.custom.custom_component.component import Component
+from lfx.io import MessageTextInput, Output
+from lfx.schema.message import Message
+
+
+class {name}(Component):
+    display_name = "{title}"
+    inputs = [MessageTextInput(name="text", display_name="Text"){inputs}]
+    outputs = [Output(name="out", display_name="Out", method="work")]
+
+{body}
+"""
+
+
+def component(body: str, *, name: str = "Custom", title: str = "", inputs: str = "", imports: str = "") -> str:
+    """The source of a component with a ``text`` field and a method ``work`` given as ``body``.
+
+    ``inputs`` is more of the inputs list, ``imports`` more imports.
+    """
+    method = textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
+    extra = f", {inputs}" if inputs else ""
+    source = _COMPONENT.format(name=name, title=title or name, inputs=extra, body=method)
+    return f"{imports}\n{source}" if imports else source
+
+
+def through(body: str, *, output: str | None = "ChatOutput", **more: Any) -> Flow:
+    """ChatInput to a component given by its ``work`` method to an output component, or to none."""
+    flow = Flow(f"Through {uuid.uuid5(uuid.NAMESPACE_OID, body + repr(sorted(more.items())))}")
+    chat_in = flow.add("ChatInput", "ChatInput-in")
+    values = more.pop("values", {})
+    custom = flow.custom(component(body, **more), "Custom-it", **values)
+    flow.connect(chat_in, "message", custom, "text")
+    if output:
+        out = flow.add(output, f"{output}-out")
+        flow.connect(custom, "out", out, "input_value")
+    return flow
+
+
+def llm(*, model: Any = None, prompt: str | None = None, **values: Any) -> Flow:
+    """ChatInput to a language model of the stub provider to ChatOutput."""
+    flow = Flow(f"LLM {model}{prompt}{sorted(values)}")
+    chat_in = flow.add("ChatInput", "ChatInput-in")
+    values = {"system_message": prompt, **values} if prompt else values
+    made = flow.add("LanguageModelComponent", "LanguageModelComponent-llm", model=model or STUB_MODEL, **values)
+    chat_out = flow.add("ChatOutput", "ChatOutput-out")
+    flow.connect(chat_in, "message", made, "input_value")
+    flow.connect(made, "text_output", chat_out, "input_value")
+    return flow
+
+
+def agent(*tools: str, name: str = "Agent flow", **values: Any) -> Flow:
+    """ChatInput to an agent of the stub provider, with tools given as component types, to ChatOutput."""
+    flow = Flow(name)
+    chat_in = flow.add("ChatInput", "ChatInput-in")
+    made = flow.add("Agent", "Agent-it", model=STUB_MODEL, **values)
+    chat_out = flow.add("ChatOutput", "ChatOutput-out")
+    flow.connect(chat_in, "message", made, "input_value")
+    flow.connect(made, "response", chat_out, "input_value")
+    for place, kind in enumerate(tools):
+        tool = flow.add(kind, f"{kind}-tool{place}")
+        as_tool(flow, tool)
+        flow.connect(tool, "component_as_tool", made, "tools")
+    return flow
+
+
+def as_tool(flow: Flow, node_id: str) -> None:
+    """Switch a component to tool mode, as the UI does."""
+    node = flow.node(node_id)["node"]
+    node["tool_mode"] = True
+    node["outputs"] = [
+        {
+            "name": "component_as_tool",
+            "display_name": "Toolset",
+            "method": "to_toolkit",
+            "types": ["Tool"],
+            "selected": "Tool",
+            "cache": True,
+            "value": "__UNDEFINED__",
+        }
+    ]
+
+
+def webhook() -> Flow:
+    """Webhook to ChatOutput."""
+    flow = Flow("Webhook flow")
+    hook = flow.add("Webhook", "Webhook-in")
+    chat_out = flow.add("ChatOutput", "ChatOutput-out")
+    flow.connect(hook, "output_data", chat_out, "input_value")
+    return flow
+
+
+def router(match: str = "left", **values: Any) -> Flow:
+    """ChatInput to If-Else to one of two ChatOutputs."""
+    flow = Flow("Router flow")
+    chat_in = flow.add("ChatInput", "ChatInput-in")
+    fork = flow.add("ConditionalRouter", "ConditionalRouter-if", match_text=match, operator="contains", **values)
+    yes = flow.add("ChatOutput", "ChatOutput-yes")
+    no = flow.add("ChatOutput", "ChatOutput-no")
+    flow.connect(chat_in, "message", fork, "input_text")
+    flow.connect(fork, "true_result", yes, "input_value")
+    flow.connect(fork, "false_result", no, "input_value")
+    return flow
+
+
+def two_outputs() -> Flow:
+    """ChatInput to two ChatOutputs, the second by way of a component."""
+    flow = Flow("Two outputs")
+    chat_in = flow.add("ChatInput", "ChatInput-in")
+    first = flow.add("ChatOutput", "ChatOutput-first", name="First")
+    shout = flow.custom(
+        component("def work(self) -> Message:\n    return Message(text=self.text.upper())"), "Custom-up"
+    )
+    second = flow.add("ChatOutput", "ChatOutput-second", name="Second")
+    flow.connect(chat_in, "message", first, "input_value")
+    flow.connect(chat_in, "message", shout, "text")
+    flow.connect(shout, "out", second, "input_value")
+    return flow
