@@ -34,9 +34,14 @@ def find_url(option: str | None, settings: Settings, environ: Mapping[str, str] 
     """
     from runtime.errors import BrokerUnavailable
 
-    if url := given_url(option, settings, environ) or _embedded_url(settings):
+    if url := known_url(option, settings, environ):
         return _checked(url)
     raise BrokerUnavailable(NO_REDIS)
+
+
+def known_url(option: str | None, settings: Settings, environ: Mapping[str, str] = os.environ) -> str | None:
+    """As ``find_url``, unchecked, and None if there is none."""
+    return given_url(option, settings, environ) or _embedded_url(settings)
 
 
 def given_url(option: str | None, settings: Settings, environ: Mapping[str, str] = os.environ) -> str | None:

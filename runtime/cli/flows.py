@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,17 +27,18 @@ app = group("The exported flows.")
 def list_(*, flows: Flows = None, redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
     """List the folder's routes: what runs, what is not ready and why, which file is broken.
 
-    Without a Redis it tells what the folder alone says.
+    Where no Redis is given, or none answers, it tells what the folder alone says.
     """
-    from runtime.cli.connection import read_settings
+    from runtime.cli.connection import known_url, read_settings
     from runtime.cli.directory import scan_folder
     from runtime.errors import BrokerUnavailable
 
     settings = read_settings()
     folder = flows or settings.flows
-    running, trouble = Running(), None
+    running, trouble = None, None
     try:
-        running = wait_for(_running(redis_url, settings))
+        if known_url(redis_url, settings):
+            running = wait_for(_running(redis_url, settings))
     except BrokerUnavailable as error:
         trouble = error
     rows = list(join(scan_folder(folder), running))
@@ -47,21 +49,20 @@ def list_(*, flows: Flows = None, redis_url: RedisUrl = None, as_json: AsJson = 
     if trouble is not None:
         note(f"headrace: only the folder is shown: {trouble.message}")
         raise typer.Exit(UNREACHABLE)
+    if running is None:
+        note("no Redis is given, so only the folder is shown")
 
 
+@dataclass(frozen=True, slots=True)
 class Running:
-    """What workers say of the routes. Empty where there is no Redis to ask."""
+    """What workers say of the routes, by name: where they read, why they are blocked, why no worker runs them.
 
-    def __init__(
-        self,
-        entries: Mapping[str, RouteEntry] | None = None,
-        blocks: Mapping[str, BlockInfo | None] | None = None,
-        reasons: Mapping[str, str | None] | None = None,
-    ) -> None:
-        self.entries = entries or {}
-        self.blocks = blocks or {}
-        self.reasons = reasons or {}
-        """Why no worker runs a route; None for one that runs."""
+    A reason of None: one does.
+    """
+
+    entries: Mapping[str, RouteEntry]
+    blocks: Mapping[str, BlockInfo | None]
+    reasons: Mapping[str, str | None]
 
 
 async def _running(redis_url: str | None, settings: Settings) -> Running:
@@ -77,15 +78,18 @@ async def _running(redis_url: str | None, settings: Settings) -> Running:
     return Running(entries, dict(zip(entries, blocks, strict=True)), reasons)
 
 
-def join(snapshot: Snapshot, running: Running) -> Iterator[dict[str, Any]]:
-    """A row for each route that the folder or a worker knows, and for each problem of the folder."""
+def join(snapshot: Snapshot, running: Running | None) -> Iterator[dict[str, Any]]:
+    """A row for each route that the folder or a worker knows, and for each problem of the folder.
+
+    ``running`` is None where there is no Redis to ask: whether a route is ready is then not known.
+    """
     problems: dict[str, list[Problem]] = {}
     nameless: list[Problem] = []
     for problem in snapshot.problems:
         name = _route_of(problem)
         (problems.setdefault(name, []) if name else nameless).append(problem)
     found = {**snapshot.disabled, **snapshot.routes}
-    for name in sorted({*found, *problems, *running.entries}):
+    for name in sorted({*found, *problems, *(running.entries if running else ())}):
         yield _row(name, found.get(name), problems.get(name, []), running)
     for problem in nameless:
         yield {**_row("", None, [problem], running), "route": None}
@@ -97,10 +101,11 @@ def _route_of(problem: Problem) -> str | None:
     return problem.route or (slug(problem.path.stem) if problem.path.suffix in (".json", ".yaml", ".yml") else None)
 
 
-def _row(name: str, route: Route | None, problems: Sequence[Problem], running: Running) -> dict[str, Any]:
-    entry, block = running.entries.get(name), running.blocks.get(name)
-    reason = running.reasons.get(name, "no worker has registered it")
-    ready = entry is not None and reason is None
+def _row(name: str, route: Route | None, problems: Sequence[Problem], running: Running | None) -> dict[str, Any]:
+    entry = running.entries.get(name) if running else None
+    block = running.blocks.get(name) if running else None
+    reason = running.reasons.get(name, "no worker has registered it") if running else None
+    ready = (entry is not None and reason is None) if running else None
     path = route.path if route else problems[0].path if problems else None
     return {
         "route": name,
@@ -119,7 +124,7 @@ def _row(name: str, route: Route | None, problems: Sequence[Problem], running: R
 
 def _print(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     table(
-        ["route", "state", "file", "runs", "stream", "file name"],
+        ["route", "state", "file", "runs", "stream", "path"],
         (
             [r["route"] or "-", _state(r), _short(r["version"]), _short(r["running_version"]), r["stream"], r["path"]]
             for r in rows
@@ -130,22 +135,22 @@ def _print(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
         if r["error"]:
             kept = f" (version {_short(r['running_version'])} keeps running)" if r["running_version"] else ""
             say(f"{r['path']}: {r['error']}{kept}")
-        if r["reason"]:
+        elif r["reason"] and r["enabled"] is not False:
             say(f"{r['route']}: {r['reason']}")
 
 
 def _state(row: Mapping[str, Any]) -> str:
-    if row["blocked"]:
-        return "blocked"
     if row["error"]:
         return "broken file"
     if row["enabled"] is False:
         return "disabled"
-    return "ready" if row["ready"] else "not running" if row["running_version"] is None else "unready"
+    if row["blocked"]:
+        return "blocked"
+    return "not asked" if row["ready"] is None else "ready" if row["ready"] else "unready"
 
 
 def _short(version: str | None) -> str:
-    return (version or "")[:8]
+    return (version or "")[:7]
 
 
 @app.command("check")
@@ -188,7 +193,7 @@ def _scan(path: Path) -> tuple[Snapshot, Path | None]:
         return scan_folder(path), None
     if not path.is_file():
         raise typer.BadParameter(f"there is no file or folder {path}")
-    return scan_folder(path.resolve().parent), path.resolve()
+    return scan_folder(path.parent), path.resolve()
 
 
 def _reports(snapshot: Snapshot, wanted: Path | None) -> Iterator[FlowReport]:
@@ -234,6 +239,9 @@ def _print_report(report: FlowReport) -> None:
         say(f"        needs: {need.message}")
     for warning in report.warnings:
         say(f"        note: {warning}")
+    good = sum(component.state.value == "ok" for component in report.components)
+    say(f"        {good} of {len(report.components)} components are as in the installed version")
     for component in report.components:
         if component.state.value != "ok":
-            say(f"        {component.state.value}: {component.name} ({component.id}) {component.note}".rstrip())
+            state = component.state.value.replace("_", " ")
+            say(f"        {state}: {component.name} ({component.id}) {component.note}".rstrip())

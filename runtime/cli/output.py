@@ -60,31 +60,41 @@ def json_array() -> Iterator[Any]:
     say("]" if count else "[]")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """A table: drawn on a terminal, else aligned columns that a text tool can cut. ``empty`` is said of no rows."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, wide: str | None = None) -> None:
+    """A table: drawn on a terminal, else aligned columns that a text tool can cut.
+
+    ``empty`` is said where there are no rows. ``wide`` is the column that is folded where the terminal is narrow, the
+    last one unless told.
+    """
     lines = [[printable("" if cell is None else str(cell)) for cell in row] for row in rows]
     if not lines:
         note(empty)
         return
     if sys.stdout.isatty():
-        _draw(columns, lines)
+        _draw(columns, lines, wide or columns[-1])
         return
     widths = [max(len(line[i]) for line in [list(columns), *lines]) for i in range(len(columns))]
     for line in [[c.upper() for c in columns], *lines]:
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _draw(columns: Sequence[str], lines: list[list[str]]) -> None:
+def _draw(columns: Sequence[str], lines: list[list[str]], wide: str) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    gap = 2 if len(columns) < 8 else 1
+    drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for column in columns:
-        drawn.add_column(column, overflow="fold")
+        drawn.add_column(column, overflow="fold", no_wrap=column != wide)
     for line in lines:
         drawn.add_row(*(Text(cell) for cell in line))
-    Console().print(drawn)
+    widths = {c: max(len(c), *(len(line[i]) for line in lines)) for i, c in enumerate(columns)}
+    least = sum(widths.values()) - widths[wide] + min(widths[wide], 20) + gap * len(columns)
+    # Rather lines that the terminal wraps than an id of which a part is cut off.
+    console = Console()
+    console.width = max(console.width, least)
+    console.print(drawn)
 
 
 def printable(text: str) -> str:

@@ -81,12 +81,12 @@ def _route(
 
 def _print(found: dict[str, Any]) -> None:
     now = time.time_ns() // 1_000_000
-    columns = ["route", "state", "version", *TOTALS, "oldest", "workers"]
+    columns = ["route", "state", "version", "length", "lag", "running", "delayed", "dead", "oldest", "workers"]
     rows = [
         [
             r["route"],
             "blocked" if r["blocked"] else "ready" if r["ready"] else "unready",
-            (r["version"] or "")[:8],
+            (r["version"] or "")[:7],
             *(r[name] for name in TOTALS),
             age(None if r["oldest_waiting_ms"] is None else r["oldest_waiting_ms"] / 1000),
             r["workers"],
@@ -95,7 +95,7 @@ def _print(found: dict[str, Any]) -> None:
     ]
     if len(rows) > 1:
         rows.append(["total", "", "", *(found["totals"][name] for name in TOTALS), "", ""])
-    table(columns, rows, empty="no route is registered: is a worker running?")
+    table(columns, rows, empty="no route is registered: is a worker running?", wide="route")
     for r in found["routes"]:
         if r["reason"]:
             say(f"{r['route']}: {r['reason']}")

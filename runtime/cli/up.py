@@ -95,6 +95,7 @@ class Whole:
         import asyncio
 
         self._settings.flows.mkdir(parents=True, exist_ok=True)
+        note(f"starting a worker on {_where(url)}; loading Langflow takes ten seconds or more")
         self._worker, ready = await self._start_worker(url)
         parts = {
             "stop": asyncio.create_task(self._stop.wait(), name="up-stop"),
@@ -178,7 +179,8 @@ class Whole:
         say_ready(report, more=f" in {folder}, {_where(url)}")
         if ready:
             say(f"  routes: {', '.join(ready)}")
-            say(f'  send:   headrace send {ready[0]} --input "hello" --wait 30')
+            example = "hello" if "hello" in ready else ready[0]
+            say(f'  send:   headrace send {example} --input "hello" --wait 30')
         else:
             say(f"  drop an exported flow into {folder}; it is picked up at once")
         say("  look:   headrace status, headrace runs list, headrace dlq list")

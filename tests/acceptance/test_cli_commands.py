@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import HEADRACE, Done, Running, headrace, in_process, worker
+from tests.support.command import HEADRACE, Done, Running, headrace, in_process, running, worker
 from tests.support.harness import write_flow
 from tests.support.servers import RedisServer, valkey_binary
 
@@ -49,8 +51,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     write_flow(flows, "first", spec={"stream": "jobs:in", "publish": [{"to": "jobs:next"}], **quick})
     write_flow(flows, "second", spec={"stream": "jobs:next", "publish": [{"to": "jobs:out"}], **quick})
     write_flow(flows, "keyless", spec=quick)
-    with RedisServer(valkey_binary(), persistent=True) as server, worker(server.url, flows, home) as running:
-        yield Stack(server.url, home, flows, running)
+    with RedisServer(valkey_binary(), persistent=True) as server, worker(server.url, flows, home) as process:
+        yield Stack(server.url, home, flows, process)
 
 
 def dead_letter(stack: Stack, **payload: Any) -> dict[str, Any]:
@@ -376,7 +378,7 @@ def test_flows_list_shows_a_half_saved_file_and_what_keeps_running(stack: Stack)
         assert row["running_version"] == version
         assert row["version"] is None
         assert row["error"]
-        assert f"version {version[:8]} keeps running" in stack("flows", "list").out
+        assert f"version {version[:7]} keeps running" in stack("flows", "list").out
         assert stack("send", "first", "--input", "still", "--wait", WAIT).out == "still\n"
     finally:
         path.write_text(whole)
@@ -444,6 +446,22 @@ def test_a_misspelt_setting_is_2(stack: Stack) -> None:
     done = stack("status", HEADRACE_REDIS__URI="redis://x")
     assert done.code == 2
     assert "did you mean HEADRACE_REDIS__URL?" in done.err
+
+
+def test_ctrl_c_while_waiting_is_no_traceback(stack: Stack) -> None:
+    words = ("send", "hello", "--payload", '{"sleep": 20}', "--wait", "60", "--json")
+    with running(*words, home=stack.home, REDIS_URL=stack.url) as waiting:
+        until_running(stack)
+        assert waiting.stop(signal.SIGINT) == 130
+        assert waiting.err == []
+
+
+def until_running(stack: Stack) -> None:
+    """Wait until the newest event of hello runs: a worker says so in its feed."""
+    words = ("runs", "list", "--route", "hello", "--status", "running")
+    deadline = time.monotonic() + 30
+    while not stack.json(*words):
+        assert time.monotonic() < deadline
 
 
 def test_a_reader_that_leaves_is_no_traceback(stack: Stack) -> None:

@@ -19,15 +19,21 @@ def entry(name: str, **more: object) -> RouteEntry:
 
 
 def rows(folder: Path, running: Running | None = None) -> dict[str | None, dict[str, object]]:
-    return {row["route"]: row for row in join(scan(folder), running or Running())}
+    return {row["route"]: row for row in join(scan(folder), running)}
 
 
 def test_without_workers_the_folder_is_told(tmp_path: Path) -> None:
     write_flow(tmp_path, "hello", spec={"stream": "in"})
     row = rows(tmp_path)["hello"]
-    assert (row["stream"], row["ready"], row["running_version"], row["error"]) == ("in", False, None, None)
+    assert (row["stream"], row["ready"], row["running_version"], row["error"]) == ("in", None, None, None)
     assert row["version"]
-    assert row["reason"] == "no worker has registered it"
+    assert row["reason"] is None
+
+
+def test_what_no_worker_has_registered_is_told(tmp_path: Path) -> None:
+    write_flow(tmp_path, "hello")
+    row = rows(tmp_path, Running({}, {}, {}))["hello"]
+    assert (row["ready"], row["reason"]) == (False, "no worker has registered it")
 
 
 def test_a_broken_file_is_told_with_the_version_that_runs(tmp_path: Path) -> None:
@@ -58,7 +64,7 @@ def test_a_blocked_route_says_why(tmp_path: Path) -> None:
 def test_every_row_is_json(tmp_path: Path) -> None:
     write_flow(tmp_path, "hello")
     (tmp_path / "bad.yaml").write_text("stream: [")
-    assert json.loads(json.dumps(list(join(scan(tmp_path), Running()))))
+    assert json.loads(json.dumps(list(join(scan(tmp_path), None))))
 
 
 def test_why_no_worker_runs_a_route() -> None:
