@@ -83,7 +83,7 @@ async def connected(option: str | None, settings: Settings | None = None) -> Asy
     from runtime.broker.client import Broker
 
     settings = settings or read_settings()
-    broker = Broker.connect(find_url(option, settings), settings.redis)
+    broker = Broker.connect(find_url(option, settings), settings.redis, settings.retention)
     try:
         yield broker
     finally:

@@ -163,7 +163,7 @@ class Whole:
         from runtime.broker.client import Broker
         from runtime.cli.demo import run_demo
 
-        broker = Broker.connect(url, self._settings.redis)
+        broker = Broker.connect(url, self._settings.redis, self._settings.retention)
         try:
             good = await run_demo(broker)
         finally:
