@@ -60,7 +60,7 @@ async def load_templates_if_restricted() -> None:
     """Where only installed components may run, load what tells them: else the first events would all be refused."""
     settings = get_service(ServiceType.SETTINGS_SERVICE).settings
     if not settings.allow_custom_components:
-        from lfx.interface.components import ensure_component_hash_lookups_loaded  # noqa: PLC0415  15 s, rarely wanted
+        from lfx.utils.flow_validation import ensure_component_hash_lookups_loaded  # noqa: PLC0415  15 s, rarely wanted
 
         await ensure_component_hash_lookups_loaded()
 
