@@ -39,6 +39,7 @@ class RedisSettings(_Group):
 class WorkerSettings(_Group):
     """How a worker process behaves. Times in seconds, sizes in bytes."""
 
+    processes: int = Field(default=1, ge=1, le=256)
     concurrency: int = Field(default=10, ge=1, le=10_000)
     lease: float = Field(default=15.0, gt=0.2)
     sweep_interval: float = Field(default=2.0, gt=0)
@@ -47,6 +48,9 @@ class WorkerSettings(_Group):
     poll_interval: float = Field(default=2.0, gt=0)
     probe_interval: float = Field(default=30.0, gt=0)
     reclaim_idle: float = Field(default=600.0, gt=0)
+    hang_timeout: float = Field(default=60.0, gt=1)
+    max_runs: int | None = Field(default=None, ge=1)
+    max_memory: int | None = Field(default=None, ge=1)
     grace: float = Field(default=60.0, ge=0)
     max_payload: int = Field(default=8 * 1024 * 1024, ge=1024)
 

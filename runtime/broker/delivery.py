@@ -43,6 +43,7 @@ class Verdict(Enum):
     WAIT = 5
     CANCELLED = 6
     BLOCKED = 7
+    ALONE = 8
     NOT_MINE = 0
     NO_LEASE = -1
     NO_GROUP = -3
@@ -55,6 +56,7 @@ class Grant:
     RUN: execute; ``attempts`` counts this one. OVER: the attempts are used up (its workers died): dead-letter it, do
     not run. STAGED: publish the stored outcome. ENDED: a duplicate of an ended event, dropped; ``state`` and
     ``event_id`` say which. WAIT, BLOCKED: parked; ``holder`` and ``token`` name who runs it. CANCELLED: dropped.
+    ALONE: parked; a worker died while it ran this, so it runs next in a process of its own (begin with ``alone``).
     NOT_MINE: forget it. NO_LEASE: this worker must renew first. NO_GROUP: create the group, then begin again.
     """
 

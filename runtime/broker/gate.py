@@ -56,19 +56,21 @@ class Gate:
         meta: RunMeta,
         takeover: str = "",
         probe: bool = False,
+        alone: bool = True,
     ) -> Grant:
         """Ask to run the entry.
 
         Repeat it unchanged if the answer is lost. ``wait``: seconds until a waiting duplicate asks again.
         ``takeover``: a token of this worker's own that it does not run any more. ``probe``: run although the route is
-        blocked. Raises GroupMissing (the entry will be delivered anew), BrokerUnavailable.
+        blocked. ``alone``: nothing else runs in this process, so that an entry under suspicion may. Raises GroupMissing
+        (the entry will be delivered anew), BrokerUnavailable.
         """
         keys = claim.keys
         names = [keys.stream, keys.gate(claim.key), keys.due, keys.leases, keys.obits]
         names += [keys.run(claim.event_id), keys.blocked, keys.feed(claim.event_id), keys.runs]
         who = (keys.group, claim.worker, claim.entry_id, claim.token, claim.event_id)
         rules: tuple[Argument, ...] = (max_attempts, takeover, int(wait * 1000))
-        rules += (claim.ttl_ms, claim.kept_ms(self._retention), int(probe))
+        rules += (claim.ttl_ms, claim.kept_ms(self._retention), int(probe), int(alone))
         asked = call("begin", names, *who, *rules, *meta_fields(meta, stream=keys.stream))
         return _grant(claim, await self._connection.run(asked))
 

@@ -81,7 +81,11 @@ class LoadedFlow(Protocol):
 
     @property
     def webhook(self) -> bool:
-        """Whether the whole payload is the flow's data (a Webhook component); control keys are then entry fields only."""
+        """Whether the whole payload is the flow's data (a Webhook component); control keys are then fields only."""
+
+    @property
+    def runs_others(self) -> bool:
+        """Whether it runs other flows of the registry: when they change, it is to be loaded again."""
 
 
 class Engine(Protocol):

@@ -18,6 +18,7 @@ from runtime.broker.delivery import Delivery, Fetched
 from runtime.broker.reader import FetchRequest
 from runtime.errors import GroupMissing, LeaseLost
 from runtime.settings import Settings
+from runtime.worker.board import Slot
 from runtime.worker.flights import Flight, Flights
 from runtime.worker.lanes import Lane, Lanes
 from runtime.worker.lease import Lease
@@ -48,6 +49,7 @@ class Consumer:
         lease: Lease,
         settings: Settings,
         worker: str,
+        slot: Slot | None = None,
     ) -> None:
         self._broker = broker
         self._lanes = lanes
@@ -57,18 +59,23 @@ class Consumer:
         self._lease = lease
         self._settings = settings.worker
         self._worker = worker
+        self._slot = slot
         self._stopping = False
         self._kick = asyncio.Event()
         self._news: asyncio.Task[set[str]] | None = None
         self._watched: frozenset[str] = frozenset()
         self._failures = 0
         self._next_reconcile = 0.0
-        self.last_poll = time.monotonic()
-        """When Redis last answered a look."""
 
     def kick(self) -> None:
         """Look again now: a lane has changed, or something is due."""
         self._kick.set()
+
+    async def run_one(self, lane: Lane, entry_id: str) -> None:
+        """Take one parked entry, whenever it is due, and run it; nothing where another has it by now."""
+        for delivery in await self._broker.recovery.adopt(lane.keys, worker=self._worker, ids=[entry_id]):
+            self._start(lane, delivery)
+        await self._flights.empty(None)
 
     def stop(self) -> None:
         """Read nothing more."""
@@ -101,7 +108,8 @@ class Consumer:
             await self._away(error, [lane for lane, _ in wanted])
             return True
         self._failures = 0
-        self.last_poll = time.monotonic()
+        if self._slot is not None:
+            self._slot.polled()
         for (lane, _), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Fetched):
                 self._accept(lane, answer)
@@ -150,6 +158,8 @@ class Consumer:
         lane.flights[delivery.entry_id] = ""
         lane.unsure = True
         self._limiter.take(lane.name)
+        if self._slot is not None:
+            self._slot.picked()
         task = asyncio.create_task(self._fly(flight, delivery), name=f"delivery:{lane.keys.stream}:{delivery.entry_id}")
         self._flights.add(task, flight)
 

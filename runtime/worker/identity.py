@@ -10,18 +10,19 @@ import asyncio
 import os
 import platform
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
 from runtime.broker.client import Broker
-from runtime.engine.base import Engine
+from runtime.engine.base import Engine, FlowSource, LoadedFlow
 from runtime.registry.registry import Registry
 from runtime.registry.snapshot import Problem, Snapshot
 from runtime.registry.watch import watch
 from runtime.settings import Settings
+from runtime.worker.board import Slot
 from runtime.worker.consumer import Consumer
 from runtime.worker.flights import Abort, Flights
 from runtime.worker.janitor import Janitor
@@ -57,6 +58,14 @@ class Resources:
     limiter: Limiter
     drain: asyncio.Event
     hurry: asyncio.Event
+    preloaded: Mapping[str, tuple[FlowSource, LoadedFlow]] = field(default_factory=dict)
+    """Flows that a zygote has loaded, by route."""
+    slot: Slot | None = None
+    """Where this process shows that it lives, if anybody looks."""
+    tell: Callable[[dict[str, Any]], None] = lambda _: None
+    """Tells the supervisor something, if there is one."""
+    alone: tuple[str, str] | None = None
+    """The route and entry id that this process is for, if it is for one alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,15 @@ class Identity:
         self._lease = lease
         self._flights = Flights()
         broker, settings, lanes, limiter = resources.broker, resources.settings, resources.lanes, resources.limiter
-        processor = Processor(broker, resources.engine, self._lease, settings, worker=self.name)
+        processor = Processor(
+            broker,
+            resources.engine,
+            self._lease,
+            settings,
+            worker=self.name,
+            alone=resources.alone is not None,
+            ask_alone=self._ask_alone if resources.slot is not None else None,
+        )
         self._consumer = Consumer(
             broker,
             lanes=lanes,
@@ -107,8 +124,16 @@ class Identity:
             lease=self._lease,
             settings=settings,
             worker=self.name,
+            slot=resources.slot,
         )
-        self._book = RouteBook(broker, resources.engine, lanes, only=resources.only, changed=self._consumer.kick)
+        self._book = RouteBook(
+            broker,
+            resources.engine,
+            lanes,
+            only=resources.only,
+            changed=self._consumer.kick,
+            preloaded=resources.preloaded,
+        )
         self._reporter = Reporter(
             broker, lanes, self._book, limiter, worker=self.name, concurrency=settings.worker.concurrency
         )
@@ -148,6 +173,9 @@ class Identity:
         snapshots = watch(self._with.registry)
         try:
             await self._apply(await anext(snapshots))
+            if self._with.alone is not None:
+                await self._serve_one(*self._with.alone)
+                return
             consuming = self._spawn(self._consumer.run(), "consumer")
             following = self._spawn(self._follow(snapshots), "watcher")
             try:
@@ -161,6 +189,25 @@ class Identity:
                 await _end({consuming, following})
         finally:
             await snapshots.aclose()
+
+    async def _serve_one(self, route: str, entry_id: str) -> None:
+        """Run the one entry that this process is for, then end."""
+        lane = self._with.lanes.get(route)
+        tries = 0
+        while lane is not None and lane.readable and not self._with.drain.is_set():
+            try:
+                await self._consumer.run_one(lane, entry_id)
+                break
+            except HeadraceError as error:
+                tries += 1
+                if tries == 1:
+                    log.warning("redis.failed", step="adopt", code=error.code, error=error.message)
+                await asyncio.sleep(min(2.0, 0.1 * 2 ** min(tries, 5)))
+        self._with.drain.set()
+        await asyncio.Event().wait()  # the drain takes it from here
+
+    def _ask_alone(self, route: str, entry_id: str) -> None:
+        self._with.tell({"alone": [route, entry_id]})
 
     async def _follow(self, snapshots: Any) -> None:
         async for snapshot in snapshots:

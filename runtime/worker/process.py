@@ -1,29 +1,124 @@
-"""The worker process: the engine is made ready, then one identity after the other serves until the process drains."""
+"""A worker: its processes under a supervisor as a user starts it, or one event loop within a process as a test does."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from runtime.broker.client import Broker
-from runtime.engine.base import Engine
+from runtime.engine.base import Engine, FlowSource, LoadedFlow
 from runtime.registry.registry import Registry
 from runtime.settings import Settings
+from runtime.worker import child, zygote
+from runtime.worker.board import Board
+from runtime.worker.child import ChildContext
 from runtime.worker.identity import Identity, OnReady, ReadyReport, Resources, new_name
 from runtime.worker.lanes import Lanes
 from runtime.worker.lease import LeaseKeeper
 from runtime.worker.limiter import Limiter
+from runtime.worker.route_book import flow_source, sources
+from runtime.worker.supervisor import OnReading, Supervisor
+from runtime.worker.zygote import ChildSpec
+from shared_models.errors import HeadraceError
 
-__all__ = ["ReadyReport", "run_worker"]
+__all__ = ["ReadyReport", "Worker", "run_worker"]
 
 log = structlog.get_logger("headrace.worker")
 
 EXIT_OK = 0
 EXIT_FAILED = 1
 """A role of the process ended by itself; the log says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker is started with."""
+
+    settings: Settings
+    redis_url: str
+    flows: Path
+    engine: Engine
+    only: frozenset[str] = frozenset()
+
+    def run(self, on_reading: OnReading | None = None) -> int:
+        """Supervise ``settings.worker.processes`` children until SIGTERM or SIGINT. Returns the exit code.
+
+        To be called before the process has a thread, a loop or a connection: it forks.
+        """
+        board = Board()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            os._exit(_zygote(self, theirs, board))
+        theirs.close()
+
+        async def supervise() -> int:
+            supervisor = Supervisor(
+                self.settings, redis_url=self.redis_url, control=ours, zygote=pid, board=board, on_reading=on_reading
+            )
+            return await supervisor.run()
+
+        code = asyncio.run(supervise())
+        os.waitpid(pid, 0)
+        return code
+
+
+def _zygote(worker: Worker, control: socket.socket, board: Board) -> int:
+    preloaded: dict[str, tuple[FlowSource, LoadedFlow]] = {}
+
+    def preload() -> Mapping[str, Any]:
+        preloaded.update(asyncio.run(_preload(worker)))
+        return {"loaded": len(preloaded)}
+
+    def child_main(spec: ChildSpec, sock: socket.socket) -> int:
+        context = ChildContext(
+            settings=worker.settings,
+            redis_url=worker.redis_url,
+            flows=worker.flows,
+            only=worker.only,
+            engine=worker.engine,
+            preloaded=preloaded,
+            board=board,
+        )
+        return child.main(spec, sock, context)
+
+    try:
+        return zygote.run(control, preload=preload, child_main=child_main)
+    except HeadraceError as error:
+        log.error("worker.not_started", code=error.code, error=error.message)  # noqa: TRY400  a sentence for people
+        return EXIT_FAILED
+    except BrokenPipeError:
+        return EXIT_OK  # the supervisor was told to end before this was ready
+    except Exception:
+        log.exception("zygote.failed")
+        return EXIT_FAILED
+
+
+async def _preload(worker: Worker) -> dict[str, tuple[FlowSource, LoadedFlow]]:
+    """Load every flow once, for all children to share. One that cannot be loaded is told of by the children."""
+    snapshot = Registry(worker.flows).rescan()
+    await worker.engine.prepare(concurrency=worker.settings.worker.concurrency)
+    worker.engine.set_siblings(sources(snapshot.routes))
+    loaded = {}
+    for name, route in snapshot.routes.items():
+        if worker.only and name not in worker.only:
+            continue
+        source = flow_source(route)
+        try:
+            loaded[name] = (source, await worker.engine.load(source))
+        except HeadraceError as error:
+            log.debug("route.not_preloaded", route=name, code=error.code)
+    await worker.engine.close()
+    return loaded
 
 
 async def run_worker(
@@ -37,7 +132,7 @@ async def run_worker(
     install_signals: bool = True,
     stop: asyncio.Event | None = None,
 ) -> int:
-    """Run a worker until SIGTERM, SIGINT or ``stop``; a second signal hurries. Returns the exit code."""
+    """Run a worker on this event loop until SIGTERM, SIGINT or ``stop``; a second signal hurries. The exit code."""
 
     def connect() -> Broker:
         return Broker.connect(redis_url, settings.redis, settings.retention)
@@ -55,7 +150,7 @@ async def run_worker(
         hurry=asyncio.Event(),
     )
     if install_signals:
-        _install_signals(resources)
+        _install_signals(resources.drain, resources.hurry)
     try:
         while True:
             name = new_name()
@@ -72,11 +167,11 @@ async def run_worker(
     return EXIT_OK
 
 
-def _install_signals(resources: Resources) -> None:
+def _install_signals(drain: asyncio.Event, hurry: asyncio.Event) -> None:
     def signalled(number: int) -> None:
-        hurry = resources.drain.is_set()
-        log.info("worker.signalled", signal=signal.Signals(number).name, hurry=hurry)
-        (resources.hurry if hurry else resources.drain).set()
+        again = drain.is_set()
+        log.info("worker.signalled", signal=signal.Signals(number).name, hurry=again)
+        (hurry if again else drain).set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

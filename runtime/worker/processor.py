@@ -9,11 +9,12 @@ one place, the settler: nobody else acknowledges, parks or publishes.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +28,13 @@ from runtime.engine.base import Engine, RunOutput, RunRequest
 from runtime.errors import GroupMissing, RunTimeout
 from runtime.settings import Settings
 from runtime.worker import publications, variables
+from runtime.worker.board import boot_time
 from runtime.worker.flights import Abort, Flight
 from runtime.worker.lanes import ActiveRoute, Lane
 from runtime.worker.lease import Lease
 from runtime.worker.retry import decide
 from runtime.worker.settler import Settler, Work, backoff, code_of, message_of, pause
+from runtime.worker.watchdog import RunMark, current_run
 from shared_models.codec import decode, peek_event_id
 from shared_models.dead_letter import ErrorInfo
 from shared_models.envelope import EventEnvelope
@@ -68,6 +71,8 @@ class Processor:
         *,
         worker: str,
         environ: Mapping[str, str] = os.environ,
+        alone: bool = False,
+        ask_alone: Callable[[str, str], None] | None = None,
     ) -> None:
         self._broker = broker
         self._engine = engine
@@ -75,6 +80,9 @@ class Processor:
         self._settings = settings
         self._worker = worker
         self._environ = environ
+        # Where nobody can be asked for a process of its own, an entry that may have killed its worker runs here.
+        self._alone = alone or ask_alone is None
+        self._ask_alone = ask_alone
         self._settler = Settler(broker, settings)
         self._tokens = itertools.count(1)
         self._draw = random.Random()  # noqa: S311  jitter, not a secret
@@ -85,6 +93,8 @@ class Processor:
         grant = await self._begin(work)
         if grant is not None and grant.verdict is Verdict.BLOCKED:
             flight.lane.blocked = True
+        if grant is not None and grant.verdict is Verdict.ALONE and self._ask_alone is not None:
+            self._ask_alone(active.route.name, delivery.entry_id)
         if grant is None or not _runs(grant):
             return
         work.attempts = grant.attempts
@@ -144,6 +154,7 @@ class Processor:
                     takeover=takeover,
                     meta=work.meta,
                     probe=work.delivery.probe,
+                    alone=self._alone,
                 )
             except GroupMissing:
                 # The group was destroyed under this entry: once it is back, the entry is delivered anew.
@@ -176,6 +187,7 @@ class Processor:
             Verdict.CANCELLED: "event.cancelled",
             Verdict.NOT_MINE: "event.not_mine",
             Verdict.OVER: "event.over",
+            Verdict.ALONE: "event.alone",
         }.get(grant.verdict, "event.not_run")
         log.info(
             action,
@@ -229,12 +241,17 @@ class Processor:
     async def _run(self, work: Work) -> RunOutput:
         request = self._request(work)
         history = _History(self._broker, work.flight.lane, request.tenant_id)
+        limit = work.active.route.spec.timeout
+        context = contextvars.copy_context()
+        context.run(current_run.set, RunMark(work.claim.token, boot_time() + limit))
         run = asyncio.create_task(
-            self._engine.run(work.active.flow, request, history, _quiet), name=f"run:{work.claim.event_id}"
+            self._engine.run(work.active.flow, request, history, _quiet),
+            name=f"run:{work.claim.event_id}",
+            context=context,
         )
         stop = asyncio.create_task(work.flight.aborted(), name=f"abort:{work.claim.event_id}")
         try:
-            await asyncio.wait({run, stop}, timeout=work.active.route.spec.timeout, return_when="FIRST_COMPLETED")
+            await asyncio.wait({run, stop}, timeout=limit, return_when="FIRST_COMPLETED")
             if run.done():
                 return run.result()
             await _cancel(run)

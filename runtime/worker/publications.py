@@ -51,7 +51,7 @@ def dead_lettered(route: Route, envelope: EventEnvelope, error: ErrorInfo, now: 
     if not envelope.reply_to:
         return ()
     payload = {
-        "error": {"code": error.code, "message": error.message, "component_id": error.component_id},
+        "error": error.model_dump(mode="json", exclude={"traceback", "retry_after"}),
         "flow": route.name,
         **_context(envelope),
     }

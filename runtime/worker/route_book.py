@@ -9,7 +9,7 @@ import structlog
 
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
-from runtime.engine.base import Engine, FlowSource
+from runtime.engine.base import Engine, FlowSource, LoadedFlow
 from runtime.errors import FlowUnready
 from runtime.registry.snapshot import Problem, Route, Snapshot
 from runtime.worker.lanes import ActiveRoute, Lane, Lanes
@@ -30,13 +30,16 @@ class RouteBook:
         *,
         only: frozenset[str],
         changed: Callable[[], None],
+        preloaded: Mapping[str, tuple[FlowSource, LoadedFlow]] | None = None,
     ) -> None:
         self._broker = broker
         self._engine = engine
         self._lanes = lanes
         self._only = only
         self._changed = changed
+        self._preloaded = preloaded or {}
         self._lock = asyncio.Lock()
+        self._family: Mapping[str, FlowSource] = {}
         self.problems: tuple[Problem, ...] = ()
         self.snapshot = Snapshot()
 
@@ -45,13 +48,15 @@ class RouteBook:
         async with self._lock:
             self.snapshot, self.problems = snapshot, snapshot.problems
             mine = {n: r for n, r in snapshot.routes.items() if not self._only or n in self._only}
-            self._engine.set_siblings(sources(snapshot.routes))
+            family = sources(snapshot.routes)
+            moved, self._family = family != self._family, family
+            self._engine.set_siblings(family)
             for lane in self._lanes:
                 route = mine.get(lane.name)
                 if route is None or RouteKeys(route.stream, route.group) != lane.keys:
                     self._close(lane)
             for name, route in mine.items():
-                await self._place(name, route)
+                await self._place(name, route, family_moved=moved)
             self._changed()
 
     async def retry_unready(self) -> None:
@@ -72,27 +77,30 @@ class RouteBook:
                 await self._broker.streams.probe_now(lane.keys)
             self._changed()
 
-    async def _place(self, name: str, route: Route) -> None:
+    async def _place(self, name: str, route: Route, *, family_moved: bool) -> None:
         lane = self._lanes.get(name)
         if lane is None or lane.closing:
             lane = Lane(name, RouteKeys(route.stream, route.group))
             self._lanes.add(lane)
-        now = lane.active.route if lane.active else None
         lane.stale = route.stale
-        if now is not None and (now.version, now.spec) == (route.version, route.spec) and not lane.error_code:
-            return
-        if lane.active is not None and not lane.error_code and flow_source(lane.active.route) == flow_source(route):
-            lane.active = ActiveRoute(route, lane.active.flow)  # the spec alone has changed
-            await self._mended(lane)
-            return
+        now = None if lane.error_code else lane.active
+        if now is not None and not (family_moved and now.flow.runs_others):
+            if (now.route.version, now.route.spec) == (route.version, route.spec):
+                return
+            if flow_source(now.route) == flow_source(route):
+                lane.active = ActiveRoute(route, now.flow)  # the spec alone has changed
+                await self._mended(lane)
+                return
         await self._load(lane, route)
 
     async def _load(self, lane: Lane, route: Route) -> None:
         try:
-            flow = await self._engine.load(flow_source(route))
+            flow = await self._load_flow(flow_source(route))
         except HeadraceError as error:
             lane.needs = error.needs if isinstance(error, FlowUnready) else ()
             lane.error_code = error.code
+            if lane.active is not None and lane.active.route.version == route.version:
+                lane.active = None  # no newer version is broken: what this one needs, a flow that it runs, is gone
             lane.stale = error.message if lane.active else None
             if not lane.active and not lane.needs:
                 lane.needs = (error.message,)
@@ -115,6 +123,10 @@ class RouteBook:
             before=before[:12] if before else None,
         )
         await self._mended(lane)
+
+    async def _load_flow(self, source: FlowSource) -> LoadedFlow:
+        known, flow = self._preloaded.get(source.route, (None, None))
+        return flow if flow is not None and known == source else await self._engine.load(source)
 
     async def _mended(self, lane: Lane) -> None:
         if lane.listening and lane.blocked:

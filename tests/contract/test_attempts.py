@@ -25,10 +25,11 @@ async def test_fail_fail_fail(broker: Broker) -> None:
 
 
 async def test_death_death_death(broker: Broker) -> None:
+    """The first is free, since it may be another's doing: at most one execution more than attempts."""
     await send(broker, "e1")
-    for n in (1, 2, 3):
+    for n, attempts in enumerate((1, 1, 2, 3)):
         hand, attempt = await begun(broker, f"w{n}")
-        assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.RUN, n)
+        assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.RUN, attempts)
         await hand.die()
     hand, attempt = await begun(broker, "w4")
     assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.OVER, 3)
@@ -49,7 +50,33 @@ async def test_fail_death_fail(broker: Broker) -> None:
     assert attempt.grant.attempts == 2
     await hand.die()
     hand, attempt = await begun(broker, "w2")
+    assert attempt.grant.attempts == 2
+    await hand.die()
+    hand, attempt = await begun(broker, "w3")
     assert attempt.grant.attempts == 3
+
+
+async def test_after_a_death_it_runs_alone_only(broker: Broker) -> None:
+    await send(broker, "e1")
+    hand, attempt = await begun(broker, "w1")
+    await hand.die()
+    hand = await Hand.ready(broker, "w2")
+    delivery = await hand.one()
+    attempt = await hand.begin(delivery, alone=False, wait=0.0)
+    assert attempt.grant.verdict is Verdict.ALONE
+    (taken,) = await broker.recovery.adopt(hand.keys, worker="w2", ids=[delivery.entry_id])
+    attempt = await hand.begin(taken, alone=True)
+    assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.RUN, 1)
+
+
+async def test_an_attempt_that_ends_clears_the_suspicion(broker: Broker) -> None:
+    await send(broker, "e1")
+    hand, attempt = await begun(broker, "w1")
+    await hand.die()
+    hand, attempt = await begun(broker, "w2")
+    await hand.retry(attempt)
+    attempt = await hand.begin(await hand.one(), alone=False)
+    assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.RUN, 2)
 
 
 async def test_fifty_releases(broker: Broker) -> None:
@@ -86,6 +113,10 @@ async def test_a_hang_is_charged_and_its_neighbour_is_not(broker: Broker) -> Non
     await hand.die(blame=[hung.claim.token])
     other = await Hand.ready(broker, "w2")
     hung, beside = [await other.begin(d) for d in await other.fetch()]
+    assert (hung.grant.attempts, beside.grant.attempts) == (1, 1)
+    await other.die(blame=[hung.claim.token])
+    third = await Hand.ready(broker, "w3")
+    hung, beside = [await third.begin(d) for d in await third.fetch()]
     assert (hung.grant.attempts, beside.grant.attempts) == (2, 1)
 
 
@@ -117,12 +148,12 @@ async def test_another_token_that_is_a_prefix_is_not_blamed(broker: Broker) -> N
     assert attempt.grant.attempts == 1
 
 
-async def test_a_begin_whose_answer_was_lost_with_its_worker_is_charged(broker: Broker) -> None:
+async def test_a_begin_whose_answer_was_lost_with_its_worker_counts_as_a_death(broker: Broker) -> None:
     await send(broker, "e1")
-    hand, _ = await begun(broker, "w1")
-    await hand.die()
-    _, attempt = await begun(broker, "w2")
-    assert attempt.grant.attempts == 2
+    for n, attempts in enumerate((1, 1, 2)):
+        hand, attempt = await begun(broker, f"w{n}")
+        assert attempt.grant.attempts == attempts
+        await hand.die()
 
 
 async def test_reconciled_and_unstarted_are_not_charged(broker: Broker) -> None:

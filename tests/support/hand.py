@@ -86,6 +86,7 @@ class Hand:
         takeover: str = "",
         probe: bool = False,
         ttl: float = 86400.0,
+        alone: bool = True,
     ) -> Try:
         """Begin; the event is the entry's ``event_id`` unless told otherwise."""
         event = event or event_of(delivery)
@@ -93,7 +94,7 @@ class Hand:
         claim = Claim(self.keys, self.name, delivery.entry_id, token, key or event, event, ttl)
         meta = RunMeta(route="a", version="v1", root_id=event, key=key or event)
         grant = await self.broker.gate.begin(
-            claim, max_attempts=max_attempts, wait=wait, meta=meta, takeover=takeover, probe=probe
+            claim, max_attempts=max_attempts, wait=wait, meta=meta, takeover=takeover, probe=probe, alone=alone
         )
         return Try(claim, delivery, meta, grant)
 

@@ -22,7 +22,8 @@
 -- ARGV[9] ms that the key of an ended event stays taken
 -- ARGV[10] ms that records are kept
 -- ARGV[11] 1: run although the route is blocked
--- ARGV[12...] names and values for the run record
+-- ARGV[12] 1: nothing else runs in this process, so that an entry may that is suspected of killing its worker
+-- ARGV[13...] names and values for the run record
 -- Returns
 --   {1, attempts} run
 --   {2, attempts} the attempts are used up by deaths: dead-letter it, do not run
@@ -31,6 +32,7 @@
 --   {5, worker, token} parked: another run holds the key, or it is not due yet
 --   {6} dropped: cancelled
 --   {7} parked: the route is blocked
+--   {8} parked: its worker died with it; it may run alone in a process only
 --   {0} the entry is not pending for this worker
 --  {-1} the worker has no valid lease
 --  {-3} there is no such stream or group
@@ -38,7 +40,7 @@ local stream, gate, due, leases, obits = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEY
 local run, blocked, feed, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local group, me, id, token, event = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local max, takeover, wait = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local ttl, keep, probe = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11] == '1'
+local ttl, keep, probe, alone = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11] == '1', ARGV[12] == '1'
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local sent = tonumber(id:match('^%d+'))
@@ -79,7 +81,7 @@ end
 
 local function record(...)
   local meta = {}
-  for i = 12, #ARGV do meta[#meta + 1] = ARGV[i] end
+  for i = 13, #ARGV do meta[#meta + 1] = ARGV[i] end
   if #meta > 0 then redis.call('HSET', run, unpack(meta)) end
   redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'queued_at', sent, ...)
   redis.call('PEXPIRE', run, keep)
@@ -93,7 +95,7 @@ end
 -- The order of these three is proven: lease, token, pending list.
 if not alive(me) then return {-1} end
 local h = redis.call('HMGET', gate, 'state', 'token', 'entry', 'worker', 'attempts', 'event', 'due', 'cancel', 'ended',
-  'over')
+  'over', 'suspect')
 local state, holder, first, attempts = h[1], h[4], h[6], tonumber(h[5] or 0)
 local same, mine, over = h[3] == id, h[6] == event, h[10] == '1'
 if (state == 'running' or state == 'staged') and h[2] == token then
@@ -167,17 +169,29 @@ if state == 'staged' then
   return {3, attempts, first, id}
 end
 
+local suspect = h[11] == '1'
 if fresh then
-  attempts, over = 0, false
+  attempts, over, suspect = 0, false, false
 elseif state == 'running' and not over then
-  -- Its holder died. The attempt stays charged unless the obituary blames others.
+  -- Its holder died. The first death is free, since it may be another's doing: the event is suspected, and runs alone
+  -- from then on. A death while alone is its own and stays charged. An obituary that blames others clears it.
   local blame = redis.call('HGET', obits, holder)
-  if blame and blame ~= '*' and not blame:find(' ' .. h[2] .. ' ', 1, true) then attempts = attempts - 1 end
+  if blame and blame ~= '*' and not blame:find(' ' .. h[2] .. ' ', 1, true) then
+    attempts = attempts - 1
+  elseif not suspect and holder ~= me then
+    attempts, suspect = attempts - 1, true
+  end
 end
 over = attempts >= max
 if not over and not probe and redis.call('EXISTS', blocked) == 1 then
   park(now)
   return {7}
+end
+if suspect and not alone and not over then
+  redis.call('HSET', gate, 'state', 'queued', 'event', event, 'entry', id, 'attempts', attempts, 'worker', '',
+    'suspect', '1')
+  park(now + wait)
+  return {8}
 end
 if not over then attempts = attempts + 1 end
 if fresh then
@@ -189,7 +203,7 @@ if fresh then
 end
 redis.call('HDEL', gate, 'due')
 redis.call('HSET', gate, 'state', 'running', 'event', event, 'entry', id, 'token', token, 'worker', me,
-  'attempts', attempts, 'started', now, 'over', over and '1' or '0')
+  'attempts', attempts, 'started', now, 'over', over and '1' or '0', 'suspect', suspect and '1' or '0')
 -- Never the ttl of an ended key: in a long delay it would expire and a duplicate would run. 30 days are for gates whose
 -- entry somebody deleted.
 redis.call('PEXPIRE', gate, 2592000000)

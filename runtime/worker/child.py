@@ -1,0 +1,212 @@
+"""A child process: one event loop that runs events, under a name and a lease that the supervisor keeps for it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import resource
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from runtime.broker.client import Broker
+from runtime.broker.keys import RouteKeys
+from runtime.engine.base import Engine, FlowSource, LoadedFlow
+from runtime.registry.registry import Registry
+from runtime.settings import Settings
+from runtime.worker.board import Board, Slot
+from runtime.worker.channel import Channel, Message
+from runtime.worker.identity import Identity, ReadyReport, Resources
+from runtime.worker.lanes import Lanes
+from runtime.worker.limiter import Limiter
+from runtime.worker.loop import PeriodicLoop
+from runtime.worker.watchdog import Watchdog
+from runtime.worker.zygote import ChildSpec
+
+log = structlog.get_logger("headrace.worker")
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_ORPHANED = 3
+"""The supervisor is gone."""
+
+BEAT = 0.5
+"""Seconds between two signs that the loop turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildContext:
+    """What every child of a worker shares with the zygote that forks it."""
+
+    settings: Settings
+    redis_url: str
+    flows: Path
+    only: frozenset[str]
+    engine: Engine
+    preloaded: Mapping[str, tuple[FlowSource, LoadedFlow]]
+    board: Board
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """Two ways to be told to end."""
+
+    drain: asyncio.Event
+    hurry: asyncio.Event
+
+
+def main(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
+    """Run a child to its end, right after the fork; its exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor tells what to do
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    random.seed()
+    gc.freeze()
+    return asyncio.run(_run(spec, sock, context))
+
+
+async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
+    slot = context.board.slot(spec.slot)
+    stops = Stops(asyncio.Event(), asyncio.Event())
+
+    async def told(message: Message) -> None:
+        if "drain" in message:
+            stops.drain.set()
+        if "hurry" in message:
+            stops.hurry.set()
+
+    channel = Channel(sock, told)
+    await channel.open()
+    with Watchdog(asyncio.get_running_loop(), slot) as watchdog:
+        helpers = [
+            asyncio.create_task(_beat(slot), name="child:beat"),
+            asyncio.create_task(_orphaned(channel, stops), name="child:orphaned"),
+        ]
+        try:
+            code = await _serve(spec, context, channel, stops)
+        finally:
+            watchdog.stop()
+            for helper in helpers:
+                helper.cancel()
+            orphaned = channel.closed.is_set()
+            await channel.close()
+    return EXIT_ORPHANED if orphaned and code == EXIT_OK else code
+
+
+async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops: Stops) -> int:
+    settings, engine = context.settings, context.engine
+    await engine.prepare(concurrency=settings.worker.concurrency)
+    broker = Broker.connect(context.redis_url, settings.redis, settings.retention)
+    resources = Resources(
+        settings=settings,
+        engine=engine,
+        registry=Registry(context.flows),
+        broker=broker,
+        only=context.only if spec.alone is None else frozenset({spec.alone[0]}),
+        lanes=Lanes(),
+        limiter=Limiter(settings.worker.concurrency if spec.alone is None else 1),
+        drain=stops.drain,
+        hurry=stops.hurry,
+        preloaded=context.preloaded,
+        slot=context.board.slot(spec.slot),
+        tell=channel.tell,
+        alone=spec.alone,
+    )
+    identity = Identity(resources, name=spec.name, lease=SupervisedLease(channel))
+    recycler = Recycler(resources, channel)
+    recycling = asyncio.create_task(recycler.run(), name="child:recycler")
+    try:
+        drained = await identity.run(lambda report: channel.tell({"reading": _message(report)}))
+    except Exception:
+        log.exception("worker.failed", worker=spec.name)
+        return EXIT_FAILED
+    finally:
+        recycling.cancel()
+        await broker.close()
+        await engine.close()
+    return EXIT_OK if drained else EXIT_FAILED
+
+
+def _message(report: ReadyReport) -> Message:
+    return {
+        "worker": report.worker,
+        "ready": list(report.ready),
+        "unready": {name: list(needs) for name, needs in report.unready.items()},
+        "problems": [[str(p.path), p.route, p.code, p.message] for p in report.problems],
+    }
+
+
+class SupervisedLease:
+    """The lease as the supervisor keeps it: this side asks, and hears when it is lost by being killed."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.lost = asyncio.Event()
+        self._channel = channel
+
+    def start(self) -> None:
+        """The supervisor renews from the first ``watch`` on."""
+
+    async def watch(self, keys: Sequence[RouteKeys]) -> bool:
+        """Have these renewed from now on. True when Redis has registered all of them."""
+        answer = await self._channel.ask({"watch": [[k.stream, k.group] for k in keys]})
+        return bool(answer.get("ok"))
+
+    async def renew_now(self) -> bool:
+        """Have one renewal out of turn."""
+        return bool((await self._channel.ask({"renew": True})).get("ok"))
+
+    async def close(self) -> None:
+        """Have no more renewals."""
+        await self._channel.ask({"watch": []})
+
+
+class Recycler(PeriodicLoop):
+    """Ends this process, without losing an event, when it has run enough or has grown too large."""
+
+    name = "recycler"
+
+    def __init__(self, resources: Resources, channel: Channel) -> None:
+        super().__init__(1.0)
+        self._with = resources
+        self._channel = channel
+
+    async def tick(self) -> None:
+        """Look once."""
+        settings, taken = self._with.settings.worker, self._with.limiter.taken
+        reason = None
+        if settings.max_runs is not None and taken >= settings.max_runs:
+            reason = f"it took {taken} events"
+        elif settings.max_memory is not None and (memory := resident()) >= settings.max_memory:
+            reason = f"it uses {memory // 1_000_000} MB"
+        if reason is not None and not self._with.drain.is_set():
+            log.info("worker.recycled", reason=reason)
+            self._channel.tell({"recycling": reason})
+            self._with.drain.set()
+
+
+def resident() -> int:
+    """Bytes of memory that this process has resident."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def _beat(slot: Slot) -> None:
+    while True:
+        slot.beat()
+        await asyncio.sleep(BEAT)
+
+
+async def _orphaned(channel: Channel, stops: Stops) -> None:
+    """Without a supervisor nobody renews the lease: give everything back while it still holds."""
+    await channel.closed.wait()
+    log.error("supervisor.gone")
+    stops.hurry.set()
+    stops.drain.set()
