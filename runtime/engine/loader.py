@@ -17,7 +17,7 @@ from runtime.engine.bundles import load_providers
 from runtime.engine.export import Export, graph_data, read_export
 from runtime.engine.faults import causes, innermost
 from runtime.engine.legacy import OldChat, old_chat_components
-from runtime.engine.requirements import Requirements
+from runtime.engine.requirements import RUNS_FLOW, Requirements
 from runtime.engine.shape import check_shape
 from runtime.engine.state import ROOTS
 from runtime.engine.upgrade import saved_by
@@ -50,6 +50,11 @@ class Template:
     def webhook(self) -> bool:
         """Whether the flow has a Webhook component, which gets the whole payload."""
         return bool(self.export.of_type("Webhook"))
+
+    @property
+    def runs_others(self) -> bool:
+        """Whether the flow has a component that runs another flow."""
+        return bool(self.export.of_type(*RUNS_FLOW))
 
     def copy(self, *, user_id: str, edit: Callable[[dict[str, Any]], None]) -> Any:
         """A graph for one run. ``edit`` may change the copy's JSON before its components are made."""
