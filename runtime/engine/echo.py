@@ -18,6 +18,7 @@ class EchoFlow:
 
     version: str
     webhook: bool = False
+    runs_others: bool = False
 
 
 class EchoEngine:

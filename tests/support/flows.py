@@ -307,3 +307,26 @@ def two_outputs() -> Flow:
     flow.connect(chat_in, "message", shout, "text")
     flow.connect(shout, "out", second, "input_value")
     return flow
+
+
+def runs_flow(target: Flow, *, by: str = "id", name: str = "The parent") -> Flow:
+    """ChatInput to Run Flow to ChatOutput, as the UI builds it when a flow is chosen in its drop-down."""
+    flow = Flow(name)
+    chat_in = flow.add("ChatInput", "ChatInput-in")
+    runs = flow.add(
+        "RunFlow",
+        "RunFlow-it",
+        flow_name_selected=target.name if by == "name" else "Renamed since",
+        flow_id_selected=target.flow_id if by == "id" else "",
+    )
+    node = flow.node(runs)["node"]
+    given = copy.deepcopy(target.template("ChatInput-in")["input_value"])
+    given.update(name="ChatInput-in~input_value", input_types=["Message"], value="")
+    node["template"]["ChatInput-in~input_value"] = given
+    told = copy.deepcopy(target.node("ChatOutput-out")["node"]["outputs"][0])
+    told.update(name="ChatOutput-out~message", method="", tool_mode=False)
+    node["outputs"] = [told]
+    out = flow.add("ChatOutput", "ChatOutput-out")
+    flow.connect(chat_in, "message", runs, "ChatInput-in~input_value")
+    flow.connect(runs, "ChatOutput-out~message", out, "input_value")
+    return flow

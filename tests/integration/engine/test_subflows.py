@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping
 
@@ -24,29 +23,6 @@ def child(body: str = SHOUTS, *, name: str = "The child", **more: object) -> flo
     return flow
 
 
-def parent(target: flows.Flow, *, by: str = "id", name: str = "The parent") -> flows.Flow:
-    """ChatInput to Run Flow to ChatOutput, as the UI builds it when a flow is chosen in its drop-down."""
-    flow = flows.Flow(name)
-    chat_in = flow.add("ChatInput", "ChatInput-in")
-    runs = flow.add(
-        "RunFlow",
-        "RunFlow-it",
-        flow_name_selected=target.name if by == "name" else "Renamed since",
-        flow_id_selected=target.flow_id if by == "id" else "",
-    )
-    node = flow.node(runs)["node"]
-    given = copy.deepcopy(target.template("ChatInput-in")["input_value"])
-    given.update(name="ChatInput-in~input_value", input_types=["Message"], value="")
-    node["template"]["ChatInput-in~input_value"] = given
-    told = copy.deepcopy(target.node("ChatOutput-out")["node"]["outputs"][0])
-    told.update(name="ChatOutput-out~message", method="", tool_mode=False)
-    node["outputs"] = [told]
-    out = flow.add("ChatOutput", "ChatOutput-out")
-    flow.connect(chat_in, "message", runs, "ChatInput-in~input_value")
-    flow.connect(runs, "ChatOutput-out~message", out, "input_value")
-    return flow
-
-
 def registry(*members: flows.Flow) -> Mapping[str, FlowSource]:
     sources = [flows.source(flow, route=flow.name.lower().replace(" ", "-")) for flow in members]
     return {source.route: source for source in sources}
@@ -61,7 +37,7 @@ async def together(run: Runner, target: flows.Flow, caller: flows.Flow) -> FlowS
 @pytest.mark.parametrize("by", ["id", "name"])
 async def test_a12_a_child_is_found_by_id_and_by_name(run: Runner, by: str) -> None:
     target = child(name=f"Child by {by}")
-    source = await together(run, target, parent(target, by=by, name=f"Parent by {by}"))
+    source = await together(run, target, flows.runs_flow(target, by=by, name=f"Parent by {by}"))
     assert await run.text(source, "hello") == "HELLO"
     ended = {data["component_id"]: data.get("flow") for data in run.told.of(RunEventType.COMPONENT_ENDED)}
     assert ended["RunFlow-it"] is None
@@ -71,14 +47,14 @@ async def test_a12_a_child_is_found_by_id_and_by_name(run: Runner, by: str) -> N
 async def test_a12_a_missing_child_makes_the_parent_unready_and_is_named(run: Runner) -> None:
     target = child(name="Not there")
     with pytest.raises(FlowUnready, match=target.flow_id):
-        await run.load(parent(target))
+        await run.load(flows.runs_flow(target))
 
 
 async def test_a_child_without_field_order_gets_its_input(run: Runner) -> None:
     target = child(name="No field order")
     for node in target.nodes:
         node["data"]["node"].pop("field_order", None)
-    source = await together(run, target, parent(target, name="Parent of no field order"))
+    source = await together(run, target, flows.runs_flow(target, name="Parent of no field order"))
     assert await run.text(source, "hello") == "HELLO"
 
 
@@ -93,7 +69,7 @@ async def test_a_childs_variables_come_from_the_run_and_not_from_the_environment
         inputs=inputs,
         values={"secret": Field(value="CHILD_VAR", load_from_db=True)},
     )
-    source = await together(run, target, parent(target, name="Parent with a variable"))
+    source = await together(run, target, flows.runs_flow(target, name="Parent with a variable"))
     with pytest.raises(RouteFault, match=r"CHILD_VAR"):
         await run(source, "x")
     assert await run.text(source, "x", variables={"CHILD_VAR": "given"}) == "'given'"
@@ -103,7 +79,7 @@ async def test_a_childs_variables_come_from_the_run_and_not_from_the_environment
 
 async def test_a_child_that_fails_is_told_through_its_parent(run: Runner) -> None:
     target = child("def work(self) -> Message:\n    raise RuntimeError('deep inside')", name="Child that fails")
-    source = await together(run, target, parent(target, name="Parent of failure"))
+    source = await together(run, target, flows.runs_flow(target, name="Parent of failure"))
     with pytest.raises(Fault) as caught:
         await run(source, "x")
     assert caught.value.info.component_id == "RunFlow-it"
@@ -112,7 +88,7 @@ async def test_a_child_that_fails_is_told_through_its_parent(run: Runner) -> Non
 
 async def test_b3_a_child_keeps_its_own_history(run: Runner) -> None:
     target = child(name="Child with memory")
-    source = await together(run, target, parent(target, name="Parent with memory"))
+    source = await together(run, target, flows.runs_flow(target, name="Parent with memory"))
     await run(source, "hello", session_id="s")
     assert run.history.texts("s") == ["hello", "HELLO"]
     others = {session for session in run.history.messages if session != "s"}
@@ -121,7 +97,7 @@ async def test_b3_a_child_keeps_its_own_history(run: Runner) -> None:
 
 async def test_flows_that_run_each_other_for_ever_are_stopped(run: Runner) -> None:
     target = child(name="Ping")
-    ping = parent(target, name="Ping")
+    ping = flows.runs_flow(target, name="Ping")
     ping.flow_id = target.flow_id
     known = registry(ping)
     run.engine.set_siblings(known)

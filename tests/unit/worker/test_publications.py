@@ -73,9 +73,18 @@ def test_the_ids_are_the_same_each_time_and_differ_by_rule():
 def test_a_reply_to_is_told_of_both_ends():
     event = EVENT.model_copy(update={"reply_to": "answers"})
     assert [stream for stream, _, _ in published({}, event)] == ["flows:r:results", "answers"]
-    [told] = publications.dead_lettered(route(), event, ErrorInfo(code="c", message="m"), 1)
+    error = ErrorInfo(code="c", message="m", provider_status=429, retryable=True, traceback="not for a reply")
+    [told] = publications.dead_lettered(route(), event, error, 1)
     payload = json.loads(dict(told.fields)["payload"])
-    assert payload["error"] == {"code": "c", "message": "m", "component_id": None}
+    assert payload["error"] == {
+        "code": "c",
+        "message": "m",
+        "component_id": None,
+        "component_name": None,
+        "exception_type": None,
+        "provider_status": 429,
+        "retryable": True,
+    }
     assert payload["context"] == {"order": 7}
     assert publications.dead_lettered(route(), EVENT, ErrorInfo(code="c", message="m"), 1) == ()
 
