@@ -112,8 +112,8 @@ def _graph(source: FlowSource, view: Export, user_id: str) -> Any:
             user_id=user_id,
             instantiate_components=False,
         )
-    except Exception as error:
-        raise FlowUnready(needs=(f"the flow does not load: {explain(error, saved_by(source.export))}",)) from error
+    except (Exception, SystemExit) as error:
+        raise FlowUnready(needs=(explain("the flow", error, saved_by(source.export)),)) from error
     saved = saved_by(source.export)
     needs = [problem for vertex in graph.vertices if (problem := _try_component(vertex, user_id, saved))]
     if needs:
@@ -126,23 +126,24 @@ def _try_component(vertex: Any, user_id: str, saved: str) -> str | None:
     try:
         vertex.instantiate_component(user_id)
     except Exception as error:  # noqa: BLE001  saved code may raise anything
-        return f"component {vertex.display_name!r} ({vertex.id}) {explain(error, saved)}"
+        return explain(f"component {vertex.display_name!r} ({vertex.id})", error, saved)
     finally:
         vertex.custom_component = None
     return None
 
 
-def explain(error: BaseException, saved: str) -> str:
-    """What keeps a component from loading, as a clause that says what to do. ``saved`` is the version that saved it."""
+def explain(what: str, error: BaseException, saved: str) -> str:
+    """What keeps ``what`` from loading, as a sentence that says what to do. ``saved`` is the version that saved it."""
     chain = list(causes(error))
     missing = next((e for e in chain if isinstance(e, ModuleNotFoundError) and e.name), None)
     if missing is not None and missing.name is not None and not missing.name.startswith(("lfx.", "langflow.")):
-        return f"needs a package that is not installed: pip install {catalog.installed().package_of(missing.name)}"
+        package = catalog.installed().package_of(missing.name)
+        return f"pip install {package}: {what} imports {missing.name!r}, which is not installed"
     if (syntax := next((e for e in chain if isinstance(e, SyntaxError)), None)) is not None:
-        return f"has a syntax error in its code: {syntax}"
+        return f"{what} has a syntax error in its code: {syntax}"
     root = missing or innermost(chain)
+    if type(root).__name__ == "CustomComponentValidationError":
+        return f"{root} (LANGFLOW_ALLOW_CUSTOM_COMPONENTS=false)"
     said = f"{type(root).__name__}: {root}".splitlines()[0][:300]
     origin = f", saved by Langflow {saved}," if saved else ""
-    return (
-        f"{origin} does not fit the installed version: {said}; update it in Langflow and export the flow again".strip()
-    )
+    return f"{what}{origin} does not fit the installed version: {said}; update it in Langflow and export the flow again"

@@ -1,0 +1,57 @@
+"""Run by test_startup in a process of its own: starts the engine twice, from a running loop, and says what it saw."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+from runtime.engine.base import FlowSource, RunRequest
+from runtime.engine.langflow import LangflowEngine
+from tests.support.history import Sessions
+from tests.support.offline import Offline
+
+
+async def host(sources: dict[str, Any], url: str) -> dict[str, Any]:
+    """What an async host does: prepare within its own loop, load, run, close."""
+    engine = LangflowEngine()
+    began = time.monotonic()
+    await engine.prepare(concurrency=4)
+    took = time.monotonic() - began
+    said = {}
+    for name, export in sources.items():
+        source = FlowSource(name, name, export, path(name), path(name).with_suffix(".files"))
+        try:
+            flow = await engine.load(source)
+            request = RunRequest(
+                "e1", {"input_value": "hi"}, session_id="s", variables={"OPENAI_COMPATIBLE_BASE_URL": url}
+            )
+            said[name] = (await engine.run(flow, request, Sessions(), lambda *_: None)).result.text
+        except Exception as error:  # the test compares what was said
+            said[name] = f"{type(error).__name__}: {error}"
+    await engine.close()
+    return {"prepare": took, "said": said}
+
+
+def path(name: str) -> Any:
+    """Where a flow would lie."""
+    from pathlib import Path
+
+    return Path("/nonexistent") / f"{name}.json"
+
+
+def main() -> None:
+    """Twice in one process, without a network."""
+    given = json.load(sys.stdin)
+    with Offline().guard() as offline:
+        rounds = [asyncio.run(host(given["flows"], given["url"])) for _ in range(given.get("rounds", 2))]
+        reached = sorted(offline.taken())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    json.dump({"rounds": rounds, "reached": reached, "peak": peak}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
