@@ -33,7 +33,7 @@ async def run_demo(broker: Broker) -> bool:
 
 
 async def _branch(broker: Broker, directory: Directory, label: str, text: str) -> bool:
-    from runtime.cli.results import failure_of, tell_waiting, text_of
+    from runtime.cli.results import Patience, failure_of, tell_waiting, text_of
     from runtime.cli.send import envelope, publish
     from runtime.cli.waiting import Deadline, Target, follow
 
@@ -54,8 +54,9 @@ async def _branch(broker: Broker, directory: Directory, label: str, text: str) -
             for line in text_of(record).splitlines():
                 say(f"  | {line}")
 
+    targets = [Target(route, event.event_id) for route in routes]
     missing = await follow(
-        broker, [Target(route, event.event_id) for route in routes], directory.readers, Deadline(PATIENCE), seen
+        broker, targets, readers=directory.readers, deadline=Deadline(PATIENCE), seen=seen, silent=Patience(broker)
     )
     for target in missing:
         await tell_waiting(broker, target, PATIENCE)

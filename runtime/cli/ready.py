@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runtime.cli.output import note, say
-
-if TYPE_CHECKING:
-    from runtime.worker.process import ReadyReport
-
-
-def as_message(report: ReadyReport) -> dict[str, Any]:
-    """The report as it goes through a pipe."""
-    return {
-        "ready": list(report.ready),
-        "unready": {route: list(needs) for route, needs in report.unready.items()},
-        "problems": [f"{problem.path}: {problem.message}" for problem in report.problems],
-    }
 
 
 def say_ready(message: Mapping[str, Any], *, more: str = "") -> None:

@@ -48,6 +48,21 @@ async def tell_waiting(broker: Broker, target: Target, seconds: float | None) ->
     )
 
 
+class Patience:
+    """Says once, to whoever waits for a run, why nothing happens, if it can be told."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._told: set[str] = set()
+
+    async def __call__(self, target: Target) -> None:
+        """Nothing was heard of this run for a while."""
+        reason = await why_not(self._broker, target.route)
+        if reason and reason not in self._told:
+            self._told.add(reason)
+            note(f"headrace: {target.event_id} on route {target.route.route} waits: {reason}")
+
+
 async def why_not(broker: Broker, route: RouteEntry) -> str | None:
     """What keeps a route from running events: it is blocked, unready, or no worker runs it. None if nothing does."""
     (blocked,) = await broker.streams.blocked([keys_of(route)])

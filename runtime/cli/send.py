@@ -126,7 +126,7 @@ class Sender:
     async def _wait(
         self, broker: Broker, directory: Directory, routes: Sequence[RouteEntry], event_ids: Sequence[str]
     ) -> bool:
-        from runtime.cli.results import failure_of, tell_waiting, text_of
+        from runtime.cli.results import Patience, failure_of, tell_waiting, text_of
         from runtime.cli.waiting import Deadline, Target, follow
 
         targets = [Target(route, event_id) for event_id in event_ids for route in routes]
@@ -143,7 +143,9 @@ class Sender:
                     out("" if self._json else text_of(record), record)
 
             readers = directory.readers if self._follow else _no_readers
-            waiting = await follow(broker, targets, readers, Deadline(self._seconds), seen)
+            waiting = await follow(
+                broker, targets, readers=readers, deadline=Deadline(self._seconds), seen=seen, silent=Patience(broker)
+            )
         for target in waiting:
             await tell_waiting(broker, target, self._seconds)
         return good and not waiting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LOOK_AGAIN = 10.0
 """Seconds after which the record is read again even if its feed is silent: a feed is bounded and may lose lines."""
 
+FIRST_LOOK = 2.0
+"""Seconds of silence after which it is asked for the first time whether anything runs the event at all."""
+
 _ENDS = frozenset({"completed", "dead_lettered", "cancelled"})
 
 
@@ -27,9 +30,9 @@ class Deadline:
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
 
-    def left(self) -> float:
+    def left(self, at_most: float) -> float:
         """Seconds to wait in one go; 0 when the moment has passed."""
-        return LOOK_AGAIN if self._end is None else max(0.0, min(LOOK_AGAIN, self._end - time.monotonic()))
+        return at_most if self._end is None else max(0.0, min(at_most, self._end - time.monotonic()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +43,25 @@ class Target:
     event_id: str
 
 
-async def until_ended(broker: Broker, target: Target, deadline: Deadline) -> RunRecord | None:
+Silent = Callable[[Target], Awaitable[object]]
+"""Is told of a run of which nothing was heard for a while."""
+
+
+async def until_ended(broker: Broker, target: Target, deadline: Deadline, silent: Silent) -> RunRecord | None:
     """The run's record once it is final; None when the deadline passes first."""
-    keys, after = keys_of(target.route), "0-0"
+    keys, after, patience = keys_of(target.route), "0-0", FIRST_LOOK
     while True:
         record = await broker.runs.get(keys, target.event_id)
         if record is not None and record.status.final:
             return record
         ended = False
         while not ended:
-            if (left := deadline.left()) <= 0:
+            if (left := deadline.left(patience)) <= 0:
                 return None
             events = await broker.runs.feed(keys, target.event_id, after=after, block=left)
+            if not events and deadline.left(patience) > 0:
+                await silent(target)
+            patience = LOOK_AGAIN
             after = events[-1].id if events else after
             ended = not events or any(event.type in _ENDS for event in events)
 
@@ -59,9 +69,11 @@ async def until_ended(broker: Broker, target: Target, deadline: Deadline) -> Run
 async def follow(
     broker: Broker,
     targets: Sequence[Target],
+    *,
     readers: Callable[[str], Sequence[RouteEntry]],
     deadline: Deadline,
     seen: Callable[[RunRecord, bool], object],
+    silent: Silent,
 ) -> list[Target]:
     """Wait for the runs and for all that grow from them, over routes; returns those that had not ended in time.
 
@@ -71,7 +83,7 @@ async def follow(
     queue, known, missing = deque(targets), set(targets), []
     while queue:
         target = queue.popleft()
-        record = await until_ended(broker, target, deadline)
+        record = await until_ended(broker, target, deadline, silent)
         if record is None:
             missing.append(target)
             continue

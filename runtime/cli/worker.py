@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runtime.cli.options import Flows, RedisUrl, wait_for
+from runtime.cli.options import Flows, RedisUrl
 
 if TYPE_CHECKING:
     from runtime.engine.base import Engine
     from runtime.settings import Settings
-    from runtime.worker.process import ReadyReport
 
 
 def worker(
@@ -23,8 +23,12 @@ def worker(
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="NAME", help="Run only this route. May be given again.")
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, max=256, help="How many processes run events. Default: 1.")
+    ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", min=1, max=10_000, help="How many events run at once. Default: 10.")
+        int | None,
+        typer.Option("--concurrency", min=1, max=10_000, help="How many events run at once in each. Default: 10."),
     ] = None,
     engine: Annotated[str, typer.Option("--engine", hidden=True)] = "langflow",
     ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
@@ -37,32 +41,28 @@ def worker(
     from runtime.cli.connection import find_url, read_settings
     from runtime.settings import take_secrets_away
     from runtime.telemetry import logs
-    from runtime.worker.process import run_worker
+    from runtime.worker.process import Worker
 
-    settings = with_concurrency(read_settings(), concurrency)
+    settings = with_options(read_settings(), processes=processes, concurrency=concurrency)
     url = find_url(redis_url, settings)
     logs.configure(settings.log)
     take_secrets_away()
     if parent is not None:
         _end_with(parent)
-    code = wait_for(
-        run_worker(
-            settings,
-            redis_url=url,
-            flows=flows or settings.flows,
-            only=frozenset(only or ()),
-            engine=make_engine(engine),
-            on_ready=lambda report: _tell_ready(report, ready_fd),
-        )
+    made = Worker(
+        settings,
+        redis_url=url,
+        flows=(flows or settings.flows).absolute(),
+        engine=make_engine(engine),
+        only=frozenset(only or ()),
     )
-    raise typer.Exit(code)
+    raise typer.Exit(made.run(lambda report: _tell_ready(report, ready_fd)))
 
 
-def with_concurrency(settings: Settings, concurrency: int | None) -> Settings:
-    """The settings with the option in the place of the variable."""
-    if concurrency is None:
-        return settings
-    return settings.model_copy(update={"worker": settings.worker.model_copy(update={"concurrency": concurrency})})
+def with_options(settings: Settings, **options: int | None) -> Settings:
+    """The settings with the options in the place of the worker's variables."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return settings.model_copy(update={"worker": settings.worker.model_copy(update=given)})
 
 
 def make_engine(name: str) -> Engine:
@@ -84,15 +84,15 @@ def make_engine(name: str) -> Engine:
     return LangflowEngine()
 
 
-def _tell_ready(report: ReadyReport, descriptor: int | None) -> None:
+def _tell_ready(message: Mapping[str, Any], descriptor: int | None) -> None:
     """Say what runs: to whoever looks, or to `headrace up` at the other end of a pipe."""
-    from runtime.cli.ready import as_message, say_ready
+    from runtime.cli.ready import say_ready
 
     if descriptor is None:
-        say_ready(as_message(report))
+        say_ready(message)
         return
     with os.fdopen(descriptor, "w", encoding="utf-8") as pipe:
-        json.dump(as_message(report), pipe)
+        json.dump(message, pipe)
 
 
 def _end_with(parent: int) -> None:

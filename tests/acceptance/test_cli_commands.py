@@ -152,6 +152,17 @@ def test_a_timeout_says_that_it_goes_on(stack: Stack) -> None:
     assert stack("runs", "show", shown).code == 0
 
 
+def test_while_it_waits_it_says_why(stack: Stack) -> None:
+    entry = {"stream": "flows:far", "group": "headrace", "dead_letters": "flows:far:dead_letter", "results": "r"}
+    stack("redis", "HSET", "hr:{fleet}:routes", "far", json.dumps({"route": "far", **entry}))
+    try:
+        with running("send", "far", "--input", "x", "--follow", home=stack.home, REDIS_URL=stack.url) as waiting:
+            waiting.wait_for("waits: no running worker has this route", stream="err")
+            assert waiting.stop(signal.SIGINT) == 130
+    finally:
+        stack("redis", "HDEL", "hr:{fleet}:routes", "far")
+
+
 def test_the_same_key_runs_once_and_is_answered_from_the_record(stack: Stack) -> None:
     first = stack.json("send", "hello", "--input", "one", "--key", "k-1", "--wait", WAIT)
     second = stack.json("send", "hello", "--input", "two", "--key", "k-1", "--wait", WAIT)

@@ -97,15 +97,16 @@ class Running:
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def wait_for(self, text: str, *, timeout: float = START) -> str:
-        """The first line of stdout with ``text`` in it."""
+    def wait_for(self, text: str, *, stream: str = "out", timeout: float = START) -> str:
+        """The first line of stdout (or ``err``) with ``text`` in it."""
+        lines = self.err if stream == "err" else self.out
 
         def found() -> bool:
-            return any(text in line for line in self.out) or self._over()
+            return any(text in line for line in lines) or self._over()
 
         with self._changed:
             self._changed.wait_for(found, timeout)
-            line = next((line for line in self.out if text in line), None)
+            line = next((line for line in lines if text in line), None)
         assert line is not None, f"no {text!r} in {self.out}, stderr: {self.err}"
         return line
 
