@@ -137,7 +137,7 @@ def _message(report: ReadyReport) -> Message:
         "worker": report.worker,
         "ready": list(report.ready),
         "unready": {name: list(needs) for name, needs in report.unready.items()},
-        "problems": [[str(p.path), p.route, p.code, p.message] for p in report.problems],
+        "problems": [f"{p.path}: {p.message}" for p in report.problems],
     }
 
 
