@@ -125,8 +125,9 @@ def _try_component(vertex: Any, user_id: str, saved: str) -> str | None:
     """Make a component once, to find out at load what each run would find out; what is wrong, or None."""
     try:
         vertex.instantiate_component(user_id)
-    except Exception as error:  # noqa: BLE001  saved code may raise anything
-        return explain(f"component {vertex.display_name!r} ({vertex.id})", error, saved)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  saved code may raise anything
+        own = (vertex.data.get("node") or {}).get("lf_version")
+        return explain(f"component {vertex.display_name!r} ({vertex.id})", error, str(own or saved))
     finally:
         vertex.custom_component = None
     return None

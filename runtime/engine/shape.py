@@ -6,6 +6,7 @@ that lead nowhere.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -30,6 +31,9 @@ def check_shape(export: Mapping[str, Any], *, route: str) -> None:
     components = [node for node in nodes if not is_note(node)]
     if not components:
         raise FlowInvalid("the flow has no components")
+    counts = Counter(str(node.get("id")) for node in raw_nodes(data))
+    if twice := [node_id for node_id, count in counts.items() if count > 1]:
+        raise FlowInvalid(f"{NOT_A_FLOW}: two components share the id {twice[0]!r}")
     if old := [problem for node in raw_nodes(data) if (problem := _too_old(node))]:
         raise FlowUnready(needs=(f"{_saved_by(export)}: {old[0]}; open the flow in Langflow 1.x and export it again",))
     if needs := tuple(_loose_edges(read_export(export, route=route), data)):
@@ -49,15 +53,16 @@ def _check_node(node: Any) -> None:
 
 
 def _too_old(node: Mapping[str, Any]) -> str | None:
-    """What tells that a component was saved by Langflow 0.x: its own code was not saved with it then."""
+    """What tells that a component was saved by Langflow 0.x: its code (to 0.4) or its outputs are not saved with it."""
     body = node["data"].get("node") or {}
     if "flow" in body:
         return None
     code = (body.get("template") or {}).get("code")
-    if isinstance(code, Mapping) and code.get("value"):
+    sourced = isinstance(code, Mapping) and code.get("value")
+    if sourced and "outputs" in body:
         return None
     name = body.get("display_name") or node["data"].get("type") or node.get("id")
-    return f"component {name!r} ({node.get('id')}) carries no code"
+    return f"component {name!r} ({node.get('id')}) carries no {'list of outputs' if sourced else 'code'}"
 
 
 def _saved_by(export: Mapping[str, Any]) -> str:
