@@ -30,6 +30,7 @@ _DEFAULTS = {
     "DO_NOT_TRACK": "true",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # its import would try the network three times
     "LANGFLOW_DEACTIVATE_TRACING": "true",
+    "LANGFLOW_FALLBACK_TO_ENV_VAR": "false",
     "LANGCHAIN_TRACING_V2": "false",
     "LANGSMITH_TRACING": "false",
     "LANGFLOW_VERTEX_BUILDS_STORAGE_ENABLED": "false",

@@ -1,0 +1,91 @@
+"""os.environ for runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from runtime.engine.environ import EnvironGuard
+from runtime.engine.memory import ChatOverlay
+from runtime.engine.state import CURRENT, RunState
+from tests.support.history import Sessions
+
+
+@pytest.fixture
+def guard(monkeypatch: pytest.MonkeyPatch) -> Iterator[EnvironGuard]:
+    monkeypatch.setenv("SHARED", "yes")
+    made = EnvironGuard()
+    made.install()
+    yield made
+    made.restore()
+    made.remove()
+
+
+def state() -> RunState:
+    loop = asyncio.get_running_loop()
+    return RunState(flow_id="f", loop=loop, chat=ChatOverlay(Sessions(), loop, session=None))
+
+
+async def test_a_runs_changes_are_its_own(guard: EnvironGuard) -> None:
+    async def one(value: str) -> tuple[str | None, str, bool, bool]:
+        CURRENT.set(state())
+        os.environ["OWN"] = value
+        del os.environ["SHARED"]
+        await asyncio.sleep(0)
+        in_thread = await asyncio.to_thread(os.environ.get, "OWN")
+        listed = dict(os.environ)
+        return in_thread, os.environ["OWN"], "SHARED" in listed, listed["OWN"] == value
+
+    told = await asyncio.gather(*(asyncio.create_task(one(v)) for v in "abc"))
+    assert told == [(v, v, False, True) for v in "abc"]
+    assert "OWN" not in os.environ
+    assert os.environ["SHARED"] == "yes"
+
+
+async def test_the_rules_of_os_environ_hold(guard: EnvironGuard) -> None:
+    token = CURRENT.set(state())
+    try:
+        with pytest.raises(KeyError):
+            os.environ["NOT_THERE"]
+        with pytest.raises(KeyError):
+            del os.environ["NOT_THERE"]
+        with pytest.raises(TypeError):
+            os.environ["NUMBER"] = 1  # type: ignore[assignment]
+        before = len(os.environ)
+        os.environ["NEW"] = "1"
+        assert len(os.environ) == before + 1
+        assert os.environ.pop("NEW") == "1"
+        assert os.environ.setdefault("SHARED", "no") == "yes"
+        assert os.environ.setdefault("OTHER", "set") == "set"
+        os.environ.update({"MORE": "x"})
+        assert os.getenv("MORE") == "x"
+        assert os.environ.copy()["MORE"] == "x"
+    finally:
+        CURRENT.reset(token)
+    assert os.getenv("MORE") is None
+
+
+def test_what_goes_around_it_is_undone(guard: EnvironGuard) -> None:
+    os.environ["LEAKED"] = "1"
+    del os.environ["SHARED"]
+    guard.restore()
+    assert "LEAKED" not in os.environ
+    assert os.environ["SHARED"] == "yes"
+
+
+def test_what_a_load_sets_is_kept(guard: EnvironGuard) -> None:
+    os.environ["BY_AN_IMPORT"] = "1"
+    guard.remember()
+    guard.restore()
+    assert os.environ.pop("BY_AN_IMPORT") == "1"
+    guard.remember()
+
+
+def test_outside_of_runs_it_is_the_plain_one(guard: EnvironGuard) -> None:
+    os.environ["PLAIN"] = "1"
+    assert os.environ.pop("PLAIN") == "1"
+    guard.remove()
+    assert type(os.environ).__name__ == "_Environ"
