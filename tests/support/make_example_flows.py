@@ -340,7 +340,7 @@ def chat(server: Server) -> bytes:
         server,
         "3b8f705e-a2c5-4d9e-9d20-8e4f506b1c05",
         "chat",
-        "A chat that remembers its session. Needs OPENAI_API_KEY, or OPENAI_BASE_URL of a compatible server.",
+        "A chat that remembers its session. Needs OPENAI_API_KEY; OPENAI_BASE_URL chooses another server.",
     )
     flow.note(
         "chat",
