@@ -1,6 +1,6 @@
 """An engine that runs no custom components, in a process of its own: the setting is read once per process.
 
-``python restricted.py FLOWS`` loads and runs every ``*.json`` of FLOWS in order and prints ``{"outcomes": {name: text or
+``python restricted.py FLOWS`` runs every ``*.json`` of FLOWS in order and prints ``{"outcomes": {name: text or
 reason}, "reached": [hosts]}``, the hosts being those that anything tried to reach, from the first import on.
 """
 
