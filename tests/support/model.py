@@ -370,7 +370,7 @@ class World:
             blame = self.blame.get(gate.worker)
             if blame is not None and gate.token not in blame:
                 before -= 1
-            elif not suspect:
+            elif not suspect and gate.worker != worker.hand.name:
                 before, suspect = before - 1, True
         over = before >= MAX_ATTEMPTS
         expected = (Verdict.OVER, before) if over else (Verdict.RUN, before + 1)

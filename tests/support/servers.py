@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -25,6 +26,16 @@ from runtime.settings import RedisSettings
 
 DEADLINE = 20.0
 """Seconds that a server may take to start, to load its data or to end."""
+
+
+_LAUNCHER = """
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+# A test run that is killed leaves no server behind: it is killed with its parent (PR_SET_PDEATHSIG is 1).
 
 
 class RedisServer:
@@ -49,7 +60,8 @@ class RedisServer:
     def start(self) -> RedisServer:
         """Start it, on the same port and data as before, and wait until it answers."""
         assert self._process is None, "the server runs already"
-        command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+        command += [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         command += ["--logfile", str(self.folder / "log"), *self._config]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + DEADLINE

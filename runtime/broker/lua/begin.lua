@@ -190,6 +190,7 @@ end
 if suspect and not alone and not over then
   redis.call('HSET', gate, 'state', 'queued', 'event', event, 'entry', id, 'attempts', attempts, 'worker', '',
     'suspect', '1')
+  record('status', 'queued', 'attempts', attempts)
   park(now + wait)
   return {8}
 end
