@@ -28,12 +28,12 @@ def test_sources_are_the_environment_files_and_literals(tmp_path):
 def test_a_source_that_is_not_there_is_the_routes_fault(tmp_path):
     with pytest.raises(RouteFault, match="variable A: the environment variable X is not set"):
         variables.resolve(route(tmp_path, variables={"A": {"env": "X"}}), {}, {})
-    with pytest.raises(RouteFault, match="variable B: the file .*none cannot be read"):
+    with pytest.raises(RouteFault, match=r"variable B: the file .*none cannot be read"):
         variables.resolve(route(tmp_path, variables={"B": {"file": "none"}}), {}, {})
 
 
 def test_an_event_brings_only_what_the_route_allows(tmp_path):
-    with pytest.raises(EventFault, match="'A'.*event_variables"):
+    with pytest.raises(EventFault, match=r"'A'.*event_variables"):
         variables.resolve(route(tmp_path, variables={"A": "1"}), {"A": "2"}, {})
     allowed = route(tmp_path, variables={"A": "1"}, event_variables=["A"])
     assert variables.resolve(allowed, {"A": "2"}, {}) == {"A": "2"}
