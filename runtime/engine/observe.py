@@ -25,9 +25,19 @@ class Observer:
 
     def __init__(self, emit: Emit, mask: Callable[[str], str]) -> None:
         self._emit = emit
-        self._mask = mask
+        self.mask = mask
         self.failed: tuple[str, str] | None = None
         """The id and name of the component whose failure ended the run."""
+        self._closed = False
+
+    def close(self) -> None:
+        """Tell nothing more: a token that a thread delivers late must not follow the run's end."""
+        self._closed = True
+
+    def tell(self, kind: RunEventType, data: Mapping[str, Any]) -> None:
+        """Emit, while the run goes on."""
+        if not self._closed:
+            self._emit(kind, data)
 
     def watch(self, graph: Any, *, within: str | None = None) -> None:
         """Replace the graph's own ``build_vertex``. ``within`` is the flow's name for a flow run by another."""
@@ -36,7 +46,7 @@ class Observer:
         async def build_vertex(vertex_id: str, **more: Any) -> Any:
             name = str(graph.get_vertex(vertex_id).display_name)
             about = {"component_id": vertex_id, "component_name": name, **({"flow": within} if within else {})}
-            self._emit(RunEventType.COMPONENT_STARTED, about)
+            self.tell(RunEventType.COMPONENT_STARTED, about)
             try:
                 built = await inner(vertex_id=vertex_id, **more)
             except (SystemExit, KeyboardInterrupt) as error:
@@ -46,20 +56,20 @@ class Observer:
             except BaseException:
                 self._fail(about, within)
                 raise
-            self._emit(RunEventType.COMPONENT_ENDED, about)
+            self.tell(RunEventType.COMPONENT_ENDED, about)
             return built
 
         graph.build_vertex = build_vertex
 
     def events(self) -> Any:
         """An event manager for a streamed run, whose tokens and messages are emitted."""
-        manager = EventManager(_Sink(self._emit, self._mask))
+        manager = EventManager(_Sink(self))
         for name, kind in (("on_token", "token"), ("on_message", "add_message")):
             manager.register_event(name, kind)
         return manager
 
     def _fail(self, about: Mapping[str, Any], within: str | None) -> None:
-        self._emit(RunEventType.COMPONENT_FAILED, about)
+        self.tell(RunEventType.COMPONENT_FAILED, about)
         if within is None and self.failed is None:
             self.failed = (about["component_id"], about["component_name"])
 
@@ -67,17 +77,16 @@ class Observer:
 class _Sink:
     """What the engine takes for a queue. It delivers on the run's loop, so what is emitted is emitted there."""
 
-    def __init__(self, emit: Emit, mask: Callable[[str], str]) -> None:
-        self._emit = emit
-        self._mask = mask
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
         self._told: set[str] = set()
 
     def put_nowait(self, item: tuple[str, bytes, float]) -> None:
         event = json.loads(item[1])
         data = event.get("data") or {}
         if event.get("event") == "token":
-            text = self._mask(str(data.get("chunk") or ""))
-            self._emit(RunEventType.TOKEN, {"text": text, "message_id": data.get("id")})
+            text = self._observer.mask(str(data.get("chunk") or ""))
+            self._observer.tell(RunEventType.TOKEN, {"text": text, "message_id": data.get("id")})
         else:
             self._message(data)
 
@@ -92,6 +101,6 @@ class _Sink:
             "message_id": message_id,
             "sender": data.get("sender"),
             "sender_name": data.get("sender_name"),
-            "text": self._mask(text),
+            "text": self._observer.mask(text),
         }
-        self._emit(RunEventType.MESSAGE, plain(told))
+        self._observer.tell(RunEventType.MESSAGE, plain(told))

@@ -7,7 +7,7 @@ called their providers; and it does not mind an empty required field at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from runtime.engine.base import FlowSource, RunRequest
 from runtime.engine.needs import Need, NeedKind
@@ -60,6 +60,12 @@ def check(
     if mine:
         raise EventFault(_info(mine))
     raise RouteFault(_info([condition.need for condition in unmet]))
+
+
+def check_cells(unset: Iterable[Need]) -> None:
+    """Raise RouteFault for table cells whose variable is not set."""
+    if needs := list(unset):
+        raise RouteFault(_info(needs))
 
 
 def _info(needs: Collection[Need]) -> ErrorInfo:

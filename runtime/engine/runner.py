@@ -36,8 +36,10 @@ from runtime.engine.services import NoCheckpoints
 from runtime.engine.state import CURRENT, ROOTS, RunState
 from runtime.engine.streaming import set_streaming
 from runtime.engine.success import check_success
+from runtime.engine.tables import fill_cells, unset_cells
 from runtime.engine.tweaks import chosen_providers, read_tweaks
-from runtime.errors import Fault
+from runtime.errors import Fault, FlowUnready, RouteFault
+from shared_models.dead_letter import ErrorInfo
 
 _TENANTS = uuid.UUID("0b6a7e0c-9d1f-5c7e-8a43-3f5b6a0f7f11")
 
@@ -63,12 +65,12 @@ async def run_flow(
     for component, files in event_files(template.export, inputs, template.source.files_dir, template.roots).items():
         fields.setdefault(component, {}).update(files)
     providers = chosen_providers(template.export, fields)
-    if providers:
-        await asyncio.to_thread(load_providers, providers)
+    await _load(providers)
     names = template.requirements.variables | variables_of_providers(providers, catalog.installed())
     variables = preflight.resolve_variables(request, names, is_protected_env_var)
     tweaked = {(component, name) for component, names in fields.items() for name in names}
     preflight.check(template.requirements, template.source, request, variables=variables.keys(), tweaked=tweaked)
+    preflight.check_cells(unset_cells(template.export, variables))
     loop = asyncio.get_running_loop()
     state = RunState(
         flow_id=template.export.flow_id,
@@ -92,6 +94,7 @@ class _Run:
         self.inputs = inputs
         self.fields = fields
         self.state = state
+        self.mask = state.observer.mask
         # A streamed run needs a session to send its messages to; one of its own is never remembered.
         self.session = inputs.session or (request.event_id if request.stream else None)
 
@@ -103,11 +106,13 @@ class _Run:
                 graph = await self._graph()
                 await self._arun(graph)
                 result = read_result(graph, session=self.inputs.session, order=self.template.export.order)
-                check_success(graph, result)
+                check_success(graph, result, mask=self.mask)
             except Fault:
                 raise
             except Exception as error:
                 raise classify(error, self._circumstances()) from error
+            finally:
+                self.state.observer.close()
         return RunOutput(result, self.state.chat.commits())
 
     def _enter(self, scope: ExitStack) -> None:
@@ -138,6 +143,7 @@ class _Run:
         """Change the copy's JSON: key fields get their standard variables, fields their tweaks."""
         available = {k: v for k, v in self.template.bindings.items() if v in self.state.variables}
         bind(data, available)
+        fill_cells(data, self.state.variables)
         set_streaming(data, wanted=self.request.stream)
         for node in raw_nodes(data):
             if fields := self.fields.get(str(node.get("id"))):
@@ -166,8 +172,18 @@ class _Run:
             uses_model=bool(models),
             brought=chosen or bool(self.request.brought & mine),
             brought_files=bool(self.inputs.files or self.fields),
-            mask=masker([*self.state.variables.values(), *self.template.secrets]),
+            mask=self.mask,
         )
+
+
+async def _load(providers: frozenset[str]) -> None:
+    """Load what brings the providers that an event chose by a tweak; the flow's own are loaded with it."""
+    if not providers:
+        return
+    try:
+        await asyncio.to_thread(load_providers, providers)
+    except FlowUnready as error:
+        raise RouteFault(ErrorInfo(code="package_missing", message=error.message)) from error
 
 
 def bind_graph(graph: Any, state: RunState, *, within: str | None = None) -> None:

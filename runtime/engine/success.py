@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from runtime.engine.faults import MAX_MESSAGE, shorten
@@ -11,7 +12,7 @@ from shared_models.dead_letter import ErrorInfo
 from shared_models.result import OutputKind, RunResult
 
 
-def check_success(graph: Any, result: RunResult) -> None:
+def check_success(graph: Any, result: RunResult, *, mask: Callable[[str], str]) -> None:
     """Raise EventFault for a paused run and one without output, RunFailed for an error text in an answer's place."""
     if graph.pause_requested:
         raise event_fault(
@@ -24,7 +25,9 @@ def check_success(graph: Any, result: RunResult) -> None:
         raise RunFailed(
             ErrorInfo(
                 code="component_failed",
-                message=shorten(f"component {error.name!r} ({error.id}) answered an error: {error.text}", MAX_MESSAGE),
+                message=shorten(
+                    mask(f"component {error.name!r} ({error.id}) answered an error: {error.text}"), MAX_MESSAGE
+                ),
                 component_id=error.id,
                 component_name=error.name,
                 retryable=True,

@@ -31,7 +31,7 @@ async def test_a_component_that_cannot_be_made_is_named(run: Runner) -> None:
 
 async def test_a16_code_that_needs_an_older_engine_is_told_with_the_version(run: Runner) -> None:
     flow = flows.through("def work(self) -> Message:\n    return Message(text='')")
-    flow.version = "1.2.0"
+    flow.node("Custom-it")["node"]["lf_version"] = "1.2.0"
     code = flow.template("Custom-it")["code"]
     code["value"] = "from lfx.no_such_module_any_more import Thing\n" + code["value"]
     with pytest.raises(FlowUnready, match=r"Custom-it.*saved by Langflow 1\.2\.0.*lfx\.no_such_module_any_more"):

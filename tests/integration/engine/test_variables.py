@@ -95,6 +95,33 @@ async def test_a_variable_that_the_flow_does_not_name_is_not_visible(
     assert "hidden" not in await run.text(flows.through(body), "x")
 
 
+TABLE = """
+TableInput(name="headers", display_name="Headers", table_schema=[
+    {"name": "key", "type": "str"}, {"name": "value", "type": "str", "load_from_db": True}])
+"""
+
+
+def tabled(*rows: dict[str, object]) -> flows.Flow:
+    body = "def work(self) -> Message:\n    return Message(text=repr([(r['key'], r['value']) for r in self.headers]))"
+    imports = "from lfx.io import TableInput"
+    return flows.through(body, inputs=TABLE, imports=imports, values={"headers": list(rows)}, name=f"Tabled{len(rows)}")
+
+
+async def test_a2_a_table_cell_that_is_bound_to_a_variable_gets_its_value(run: Runner) -> None:
+    says = "__load_from_db_fields"
+    flow = tabled(
+        {"key": "a", "value": "MY_VAR", says: {"value": True}},
+        {"key": "b", "value": "MY_VAR", says: {"value": False}},
+        {"key": "c", "value": "MY_VAR"},
+        {"key": "d", "value": "plain text"},
+    )
+    told = await run.text(flow, "x", variables={"MY_VAR": "given"})
+    assert told == "[('a', 'given'), ('b', 'MY_VAR'), ('c', 'given'), ('d', 'plain text')]"
+    with pytest.raises(RouteFault, match=r"MY_VAR.*Custom-it|Tabled") as caught:
+        await run(flow, "x")
+    assert caught.value.info.code == "credential_missing"
+
+
 OLD_MODEL = """
 from lfx.custom.custom_component.component import Component
 from lfx.io import MessageTextInput, Output, SecretStrInput
