@@ -59,13 +59,13 @@ async def test_cancelled_commands_never_leave_a_reply_behind(real_broker: Broker
 
     for n in range(1500):
         tasks = [asyncio.create_task(echo(100 * n + k)) for k in range(draw.randrange(1, 5))]
-        for _ in range(draw.randrange(6)):
+        for _ in range(draw.randrange(14)):
             await asyncio.sleep(0)
         tasks[0].cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             cancelled += isinstance(result, asyncio.CancelledError)
             assert result is None or isinstance(result, asyncio.CancelledError), result
-    assert cancelled > 500
+    assert cancelled > 200
     await asyncio.wait_for(asyncio.gather(*(echo(n) for n in range(4 * CONNECTIONS))), 10.0)
 
 

@@ -222,7 +222,7 @@ def fake_connection() -> Connection:
     import fakeredis  # half a second that most tests do not need
 
     server = fakeredis.FakeServer(version=(7, 0))
-    return _FakeConnection(fakeredis.FakeAsyncRedis(server=server), fakeredis.FakeAsyncRedis(server=server))
+    return _FakeConnection(*(fakeredis.FakeAsyncRedis(server=server, protocol=2) for _ in range(2)))
 
 
 class _FakeConnection(Connection):
