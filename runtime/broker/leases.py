@@ -41,9 +41,13 @@ class Leases:
         (given,) = await self._connection.run(call("unstarted", [keys.stream, keys.due], keys.group, worker, *ids))
         return int(given)
 
-    async def leave(self, keys: RouteKeys, *, worker: str) -> None:
-        """Give back whatever is still this worker's on the route, then the consumer and the lease."""
-        asked = call("leave", [keys.stream, keys.due, keys.leases, keys.obits], keys.group, worker, PAGE)
+    async def leave(self, keys: RouteKeys, *, worker: str, ends: bool = True) -> None:
+        """Give back whatever is still this worker's on the route, then the consumer and the lease.
+
+        A worker that ``ends`` cannot come back under its name; one that only stops to read the route can.
+        """
+        names = [keys.stream, keys.due, keys.leases, keys.obits]
+        asked = call("leave", names, keys.group, worker, PAGE, int(ends))
         while (await self._connection.run(asked))[0]:
             pass
 

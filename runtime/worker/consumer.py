@@ -20,7 +20,7 @@ from runtime.errors import GroupMissing, LeaseLost
 from runtime.settings import Settings
 from runtime.worker.board import Slot
 from runtime.worker.flights import Flight, Flights
-from runtime.worker.lanes import Lane, Lanes
+from runtime.worker.lanes import ActiveRoute, Lane, Lanes
 from runtime.worker.lease import Lease
 from runtime.worker.limiter import Limiter
 from runtime.worker.processor import Processor
@@ -112,7 +112,7 @@ class Consumer:
             self._slot.polled()
         for (lane, _), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Fetched):
-                self._accept(lane, answer)
+                await self._accept(lane, answer)
             else:
                 await self._refused(lane, answer)
         return True
@@ -142,7 +142,10 @@ class Consumer:
             probe_interval=self._settings.probe_interval,
         )
 
-    def _accept(self, lane: Lane, fetched: Fetched) -> None:
+    async def _accept(self, lane: Lane, fetched: Fetched) -> None:
+        if not lane.readable:  # it was closed, or what its flow needs has gone, while Redis was asked
+            await self._give_back(lane, [delivery.entry_id for delivery in fetched.deliveries])
+            return
         now = time.monotonic()
         lane.tail, lane.hungry, lane.blocked = fetched.tail, fetched.more and not fetched.blocked, fetched.blocked
         lane.next_look = now + self._settings.poll_interval
@@ -152,7 +155,8 @@ class Consumer:
             self._start(lane, delivery)
 
     def _start(self, lane: Lane, delivery: Delivery) -> None:
-        if delivery.entry_id in lane.flights or lane.active is None:
+        active = lane.active
+        if delivery.entry_id in lane.flights or active is None:
             return
         flight = Flight(lane, delivery.entry_id)
         lane.flights[delivery.entry_id] = ""
@@ -160,15 +164,14 @@ class Consumer:
         self._limiter.take(lane.name)
         if self._slot is not None:
             self._slot.picked()
-        task = asyncio.create_task(self._fly(flight, delivery), name=f"delivery:{lane.keys.stream}:{delivery.entry_id}")
+        name = f"delivery:{lane.keys.stream}:{delivery.entry_id}"
+        task = asyncio.create_task(self._fly(flight, delivery, active), name=name)
         self._flights.add(task, flight)
 
-    async def _fly(self, flight: Flight, delivery: Delivery) -> None:
+    async def _fly(self, flight: Flight, delivery: Delivery, active: ActiveRoute) -> None:
         lane = flight.lane
         try:
-            active = lane.active
-            if active is not None:
-                await self._processor.process(flight, delivery, active)
+            await self._processor.process(flight, delivery, active)
         finally:
             lane.flights.pop(flight.entry_id, None)
             self._limiter.give_back(lane.name)
@@ -296,8 +299,16 @@ class Consumer:
         for delivery in await self._broker.reader.read_ids(lane.keys, unknown[:room]):
             self._start(lane, delivery)
         if unknown[room:]:
-            await self._broker.leases.unstarted(lane.keys, worker=self._worker, ids=unknown[room:])
+            await self._give_back(lane, unknown[room:])
             lane.hungry = True
+
+    async def _give_back(self, lane: Lane, ids: Sequence[str]) -> None:
+        """Let others have entries that were not begun. Should that fail, they are found by the reconciler."""
+        try:
+            await self._broker.leases.unstarted(lane.keys, worker=self._worker, ids=ids)
+        except HeadraceError as error:
+            lane.unsure = True
+            log.debug("entries.not_given_back", route=lane.name, code=error.code)
 
 
 def _order(entry_id: str) -> tuple[int, int]:

@@ -86,15 +86,17 @@ def new_name() -> str:
     return f"{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-class _UnreadyRoutes(PeriodicLoop):
-    name = "unready"
+class _Upkeep(PeriodicLoop):
+    name = "upkeep"
 
-    def __init__(self, book: RouteBook) -> None:
+    def __init__(self, book: RouteBook, lease: Lease) -> None:
         super().__init__(RETRY_UNREADY)
         self._book = book
+        self._lease = lease
 
     async def tick(self) -> None:
         await self._book.retry_unready()
+        await self._book.part(self._lease)
 
 
 class Identity:
@@ -133,15 +135,16 @@ class Identity:
             only=resources.only,
             changed=self._consumer.kick,
             preloaded=resources.preloaded,
+            worker=self.name,
         )
         self._reporter = Reporter(
             broker, lanes, self._book, limiter, worker=self.name, concurrency=settings.worker.concurrency
         )
         self._loops: tuple[PeriodicLoop, ...] = (
             Sweeper(broker, lanes, settings.worker),
-            Janitor(broker, lanes, settings, worker=self.name),
+            Janitor(broker, lanes, settings),
             self._reporter,
-            _UnreadyRoutes(self._book),
+            _Upkeep(self._book, self._lease),
         )
 
     async def run(self, on_ready: OnReady | None) -> bool:
@@ -219,6 +222,7 @@ class Identity:
         while not self._with.drain.is_set():
             try:
                 await self._book.listen(self._lease)
+                await self._book.part(self._lease)
                 break
             except HeadraceError as error:
                 tries += 1

@@ -1,4 +1,4 @@
-"""The janitor repairs what operators and evictions broke, trims the run lists, and closes empty lanes."""
+"""The janitor repairs what operators and evictions broke, and trims the run lists."""
 
 from __future__ import annotations
 
@@ -18,23 +18,16 @@ class Janitor(PeriodicLoop):
 
     name = "janitor"
 
-    def __init__(self, broker: Broker, lanes: Lanes, settings: Settings, *, worker: str) -> None:
+    def __init__(self, broker: Broker, lanes: Lanes, settings: Settings) -> None:
         super().__init__(settings.worker.audit_interval)
         self._broker = broker
         self._lanes = lanes
-        self._worker = worker
 
     async def tick(self) -> None:
         """One round over the lanes."""
         for lane in self._lanes:
-            if lane.closing and not lane.flights:
-                await self._leave(lane)
-            elif lane.listening:
+            if lane.listening:
                 await self._audit(lane)
-
-    async def _leave(self, lane: Lane) -> None:
-        await self._broker.leases.leave(lane.keys, worker=self._worker)
-        self._lanes.remove(lane)
 
     async def _audit(self, lane: Lane) -> None:
         try:

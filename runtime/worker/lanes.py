@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runtime.broker.keys import RouteKeys
@@ -58,14 +58,18 @@ class Lane:
 
 
 class Lanes:
-    """All lanes of this worker, by route name, in a rotating order so that none is always first."""
+    """All lanes of this worker, by route name, in a rotating order so that none is always first.
+
+    A closed lane stays among them, under nobody's name, until what it has in flight is settled: its lease must hold.
+    """
 
     def __init__(self) -> None:
         self._lanes: dict[str, Lane] = {}
+        self._closed: list[Lane] = []
         self._turn = 0
 
     def __iter__(self) -> Iterator[Lane]:
-        return iter(tuple(self._lanes.values()))
+        return iter((*self._lanes.values(), *self._closed))
 
     def __len__(self) -> int:
         return len(self._lanes)
@@ -74,17 +78,35 @@ class Lanes:
         """The lane of a route."""
         return self._lanes.get(name)
 
-    def add(self, lane: Lane) -> None:
-        """A new lane, or another in the place of one of the same route."""
-        self._lanes[lane.name] = lane
+    def open(self, name: str, keys: RouteKeys) -> Lane:
+        """A lane for a route: a new one, or the closed one that reads the same as before."""
+        lane = Lane(name, keys)
+        for old in [old for old in self._closed if old.keys == keys]:
+            self._closed.remove(old)
+            if old.name == name:
+                old.closing, old.hungry = False, True
+                lane = old
+            else:  # the route has another name now: whoever reads must know what is in flight
+                lane.flights = old.flights
+        self._lanes[name] = lane
+        return lane
 
-    def remove(self, lane: Lane) -> None:
-        """Forget a lane that is closed."""
+    def close(self, lane: Lane) -> None:
+        """Fetch nothing more for a lane."""
+        lane.closing = True
         if self._lanes.get(lane.name) is lane:
             del self._lanes[lane.name]
+            self._closed.append(lane)
+
+    def take_done(self) -> list[Lane]:
+        """The closed lanes that have nothing in flight, which are forgotten here."""
+        done = [lane for lane in self._closed if not lane.flights]
+        self._closed = [lane for lane in self._closed if lane.flights]
+        return done
 
     def reset(self) -> None:
         """What is known of the streams belongs to an identity; the loaded flows do not."""
+        self._closed.clear()
         for lane in self:
             lane.listening = lane.blocked = lane.unsure = False
             lane.tail, lane.hungry, lane.flights = "0-0", True, {}
@@ -99,15 +121,8 @@ class Lanes:
 
     @property
     def keys(self) -> list[RouteKeys]:
-        """The keys of every lane."""
-        return [lane.keys for lane in self._lanes.values()]
-
-    def by_stream(self) -> Mapping[str, list[Lane]]:
-        """The lanes of each stream."""
-        found: dict[str, list[Lane]] = {}
-        for lane in self._lanes.values():
-            found.setdefault(lane.keys.stream, []).append(lane)
-        return found
+        """The keys of every lane, each once."""
+        return list(dict.fromkeys(lane.keys for lane in self))
 
 
 def monotonic() -> float:

@@ -30,6 +30,7 @@ class RouteBook:
         *,
         only: frozenset[str],
         changed: Callable[[], None],
+        worker: str,
         preloaded: Mapping[str, tuple[FlowSource, LoadedFlow]] | None = None,
     ) -> None:
         self._broker = broker
@@ -37,6 +38,7 @@ class RouteBook:
         self._lanes = lanes
         self._only = only
         self._changed = changed
+        self._worker = worker
         self._preloaded = preloaded or {}
         self._lock = asyncio.Lock()
         self._family: Mapping[str, FlowSource] = {}
@@ -53,8 +55,10 @@ class RouteBook:
             self._engine.set_siblings(family)
             for lane in self._lanes:
                 route = mine.get(lane.name)
-                if route is None or RouteKeys(route.stream, route.group) != lane.keys:
-                    self._close(lane)
+                gone = route is None or RouteKeys(route.stream, route.group) != lane.keys
+                if gone and not lane.closing:
+                    log.info("route.closed", route=lane.name, stream=lane.keys.stream)
+                    self._lanes.close(lane)
             for name, route in mine.items():
                 await self._place(name, route, family_moved=moved)
             self._changed()
@@ -70,18 +74,29 @@ class RouteBook:
         new = [lane for lane in lanes if not lane.listening]
         for lane in new:
             await self._broker.streams.ensure_group(lane.keys)
-        if await lease.watch([lane.keys for lane in self._lanes]):
+        if await lease.watch(self._lanes.keys):
             for lane in new:
                 lane.listening = lane.hungry = True
                 # A flow or a key may have been mended since the route was blocked: ask at once.
                 await self._broker.streams.probe_now(lane.keys)
             self._changed()
 
+    async def part(self, lease: Lease) -> None:
+        """Leave the groups of routes that were closed and have nothing in flight any more."""
+        async with self._lock:
+            done = [lane for lane in self._lanes.take_done() if lane.listening]
+            read = self._lanes.keys
+            # Renewed once more after it has left, the lease would be back with nobody behind it.
+            if not done or not await lease.watch(read):
+                return
+            for lane in done:
+                if lane.keys not in read:
+                    await self._broker.leases.leave(lane.keys, worker=self._worker, ends=False)
+
     async def _place(self, name: str, route: Route, *, family_moved: bool) -> None:
         lane = self._lanes.get(name)
-        if lane is None or lane.closing:
-            lane = Lane(name, RouteKeys(route.stream, route.group))
-            self._lanes.add(lane)
+        if lane is None:
+            lane = self._lanes.open(name, RouteKeys(route.stream, route.group))
         lane.stale = route.stale
         now = None if lane.error_code else lane.active
         if now is not None and not (family_moved and now.flow.runs_others):
@@ -135,13 +150,6 @@ class RouteBook:
             except HeadraceError as error:
                 log.debug("route.probe_later", route=lane.name, code=error.code)
         lane.hungry = True
-
-    def _close(self, lane: Lane) -> None:
-        if not lane.closing:
-            log.info("route.closed", route=lane.name, stream=lane.keys.stream)
-        lane.closing = True
-        if not lane.flights:
-            self._lanes.remove(lane)
 
 
 def flow_source(route: Route) -> FlowSource:

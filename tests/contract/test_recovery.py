@@ -198,6 +198,27 @@ async def test_leave_takes_nothing_along(broker: Broker) -> None:
     assert attempt.grant.attempts == 1
 
 
+async def test_leaving_one_route_for_a_while(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    ids = [await send(broker, f"e{n}") for n in range(3)]
+    await hand.fetch(3)
+    await broker.leases.leave(KEYS, worker="w1", ends=False)
+    assert await consumers(broker) == set()
+    assert await parked(broker) == ids
+    with pytest.raises(LeaseLost):
+        await hand.fetch(1)
+    assert await consumers(broker) == set()
+    assert await hand.renew() is LeaseState.REGISTERED
+    assert len(await hand.fetch(3)) == 3
+
+
+async def test_leaving_one_route_revives_no_dead_worker(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await broker.recovery.declare_dead(KEYS, worker="w1", blame=None)
+    await broker.leases.leave(KEYS, worker="w1", ends=False)
+    assert await hand.renew() is LeaseState.DEAD
+
+
 async def test_leave_without_a_group(broker: Broker) -> None:
     hand = Hand(broker)
     await hand.renew()
