@@ -135,8 +135,9 @@ class _ScriptUnknown(BrokerError):
 
 
 def _client(url: str, settings: RedisSettings, *, read_timeout: float | None) -> Redis:
-    pool = ConnectionPool.from_url(
-        url,
+    pool = ConnectionPool.from_url(url)
+    # After the URL's own options, which could ask for replies of another shape or for repeats.
+    pool.connection_kwargs.update(
         protocol=2,
         decode_responses=False,
         encoding_errors="surrogatepass",
@@ -145,6 +146,7 @@ def _client(url: str, settings: RedisSettings, *, read_timeout: float | None) ->
         socket_keepalive=True,
         health_check_interval=0,
         retry=Retry(NoBackoff(), 0),
+        retry_on_timeout=False,
         retry_on_error=[],
     )
     return Redis.from_pool(pool)

@@ -9,7 +9,7 @@ from typing import Any
 
 from runtime.broker.connection import Command, Connection
 from runtime.broker.keys import RouteKeys
-from runtime.broker.records import run_record, show, texts, to_json
+from runtime.broker.records import number, run_record, show, texts, to_json
 from runtime.broker.scripts import call
 from runtime.errors import BrokerError
 from runtime.settings import RetentionSettings
@@ -70,9 +70,8 @@ class Runs:
     ) -> None:
         """Add lines to a run's feed in one round trip."""
         feed = keys.feed(event_id)
-        now = await self._now()
         add = ("XADD", feed, "MAXLEN", "~", FEED_LINES, "*")
-        lines: list[Command] = [(*add, "type", kind, "at", now, "data", to_json(dict(data))) for kind, data in events]
+        lines: list[Command] = [(*add, "type", kind, "data", to_json(dict(data))) for kind, data in events]
         for reply in await self._connection.pipeline([*lines, ("PEXPIRE", feed, int(self._retention.runs * 1000))]):
             if isinstance(reply, BrokerError):
                 raise reply
@@ -139,4 +138,5 @@ def _event(line_id: str, fields: dict[str, str]) -> RunEvent | None:
         kind, data = RunEventType(fields.get("type", "")), json.loads(fields.get("data", "{}"))
     except ValueError:
         return None  # of a newer version
-    return RunEvent(id=line_id, type=kind, at=int(fields.get("at", "0")), data=data if isinstance(data, dict) else {})
+    at = number(fields, "at") or int(line_id.partition("-")[0])
+    return RunEvent(id=line_id, type=kind, at=at, data=data if isinstance(data, dict) else {})

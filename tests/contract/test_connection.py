@@ -179,6 +179,15 @@ async def test_errors_are_ours(own: RedisServer, quick: Broker) -> None:
             await stranger.ping()
         assert "hunter2" not in refused.value.message
         await stranger.close()
+    odd = Broker.connect(
+        f"{own.url}?protocol=3&decode_responses=true&socket_timeout=1000".replace("//", "//:hunter2@"), QUICK
+    )
+    assert await raw(odd, "HGETALL", "none") == []
+    own.pause()
+    with pytest.raises(BrokerUnavailable):
+        await odd.ping()
+    own.resume()
+    await odd.close()
     with pytest.raises(BrokerError, match="URL"):
         Broker.connect("http://x", QUICK)
 

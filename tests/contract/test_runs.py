@@ -188,7 +188,7 @@ async def test_counts_of_a_stream_that_two_groups_read(broker: Broker) -> None:
     assert (found.length, found.waiting, found.running) == (49, 39, 0)
 
 
-async def test_counts_are_cheap_with_a_million(real_broker: Broker) -> None:
+async def test_counts_are_cheap_with_many(real_broker: Broker) -> None:
     broker = real_broker
     await Hand.ready(broker)
     fill = "for i = 1, 200000 do redis.call('XADD', KEYS[1], '*', 'a', 'b') end"
