@@ -13,6 +13,7 @@ from lfx.events.event_manager import EventManager
 
 from runtime.engine.base import Emit
 from runtime.engine.plain import plain
+from runtime.engine.swallowed import Swallowed
 from shared_models.result import RunEventType
 
 
@@ -44,11 +45,14 @@ class Observer:
         inner = graph.build_vertex
 
         async def build_vertex(vertex_id: str, **more: Any) -> Any:
-            name = str(graph.get_vertex(vertex_id).display_name)
+            vertex = graph.get_vertex(vertex_id)
+            name = str(vertex.display_name)
+            swallowed = Swallowed(vertex.custom_component)
             about = {"component_id": vertex_id, "component_name": name, **({"flow": within} if within else {})}
             self.tell(RunEventType.COMPONENT_STARTED, about)
             try:
                 built = await inner(vertex_id=vertex_id, **more)
+                swallowed.check(vertex.results)
             except (SystemExit, KeyboardInterrupt) as error:
                 # Let through, it would stop the event loop and every run on it.
                 self._fail(about, within)
