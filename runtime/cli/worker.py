@@ -49,6 +49,10 @@ def worker(
     take_secrets_away()
     if parent is not None:
         _end_with(parent)
+    if ready_fd is not None:
+        # Whoever reads the pipe waits for its end: no other process may hold it open.
+        held = [ready_fd]
+        os.register_at_fork(after_in_child=lambda: os.close(held.pop()) if held else None)
     made = Worker(
         settings,
         redis_url=url,
