@@ -68,11 +68,24 @@ class EnvironGuard:
     def __init__(self) -> None:
         self._base: dict[str, str] = {}
         self._told: set[str] = set()
+        self._running = 0
 
     def install(self) -> None:
         """Give os.environ its layer, and remember how it stands."""
         os.environ.__class__ = _RunEnviron
         self.remember()
+
+    def enter(self) -> None:
+        """A run begins. What the host changed while nothing ran stands."""
+        if self._running == 0:
+            self.remember()
+        self._running += 1
+
+    def leave(self, *, restore: bool = True) -> None:
+        """A run has ended, and its context has been left."""
+        self._running -= 1
+        if restore:
+            self.restore()
 
     def remember(self) -> None:
         """Take the environment as it is for what it should be: after a load, whose imports may set variables."""

@@ -59,12 +59,13 @@ class LangflowEngine:
 
     async def run(self, flow: LoadedFlow, request: RunRequest, history: ChatHistory, emit: Emit) -> RunOutput:
         """Run a loaded flow once."""
+        self._environ.enter()
         try:
             output: RunOutput = await self._runner.run_flow(flow, request, history, emit, siblings=self._siblings)
             return output
         finally:
-            if not self._loading.locked():  # what a load's imports set is remembered when it is done
-                self._environ.restore()
+            # What a load's imports set is remembered when the load is done.
+            self._environ.leave(restore=not self._loading.locked())
 
     def set_siblings(self, sources: Mapping[str, FlowSource]) -> None:
         """Remember the registry's flows for Run Flow components."""
@@ -74,10 +75,13 @@ class LangflowEngine:
         """Let the thread pool and os.environ go. Threads of blocking components are not waited for."""
         self._environ.remove()
         if self._pool is not None:
+            # The loop goes on, and needs threads for look-ups of hosts at least.
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
     def _import(self) -> Any:
+        first = self._loader is None
         try:
             with environment.keep_logging():
                 services = importlib.import_module("runtime.engine.services")
@@ -92,6 +96,8 @@ class LangflowEngine:
         services.set_services()
         for module in replaced:
             module.install()
+        if first:
+            environment.freeze_heap()
         return services
 
 

@@ -84,6 +84,23 @@ def test_what_a_load_sets_is_kept(guard: EnvironGuard) -> None:
     guard.remember()
 
 
+async def test_what_the_host_changes_between_runs_stands(guard: EnvironGuard) -> None:
+    for value in ("first", "second"):
+        os.environ["ROTATED"] = value
+        for _ in range(2):
+            guard.enter()
+            assert os.environ["ROTATED"] == value
+            guard.leave()
+    guard.enter()
+    guard.enter()
+    os.environ["LEAKED"] = "1"
+    guard.leave()
+    assert "LEAKED" not in os.environ
+    guard.leave()
+    del os.environ["ROTATED"]
+    guard.remember()
+
+
 def test_outside_of_runs_it_is_the_plain_one(guard: EnvironGuard) -> None:
     os.environ["PLAIN"] = "1"
     assert os.environ.pop("PLAIN") == "1"
