@@ -176,14 +176,14 @@ class Identity:
         snapshots = watch(self._with.registry)
         try:
             await self._apply(await anext(snapshots))
+            if on_ready is not None:
+                on_ready(self._ready())
             if self._with.alone is not None:
                 await self._serve_one(*self._with.alone)
                 return
             consuming = self._spawn(self._consumer.run(), "consumer")
             following = self._spawn(self._follow(snapshots), "watcher")
             try:
-                if on_ready is not None:
-                    on_ready(self._ready())
                 done, _ = await asyncio.wait({consuming, following}, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()

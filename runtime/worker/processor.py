@@ -25,7 +25,7 @@ from runtime.broker.delivery import Delivery, Grant, Verdict
 from runtime.broker.gate import Claim
 from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, RunMeta
 from runtime.engine.base import Engine, RunOutput, RunRequest
-from runtime.errors import GroupMissing, RunTimeout
+from runtime.errors import GroupMissing, RunFailed, RunTimeout
 from runtime.settings import Settings
 from runtime.worker import publications, variables
 from runtime.worker.board import boot_time
@@ -242,8 +242,9 @@ class Processor:
         request = self._request(work)
         history = _History(self._broker, work.flight.lane, request.tenant_id)
         limit = work.active.route.spec.timeout
+        mark = RunMark(work.claim.token, boot_time() + limit)
         context = contextvars.copy_context()
-        context.run(current_run.set, RunMark(work.claim.token, boot_time() + limit))
+        context.run(current_run.set, mark)
         run = asyncio.create_task(
             self._engine.run(work.active.flow, request, history, _quiet),
             name=f"run:{work.claim.event_id}",
@@ -253,7 +254,7 @@ class Processor:
         try:
             await asyncio.wait({run, stop}, timeout=limit, return_when="FIRST_COMPLETED")
             if run.done():
-                return run.result()
+                return _result(run, work, mark)
             await _cancel(run)
             if work.flight.abort is not None:
                 raise _Aborted(work.flight.abort)
@@ -335,6 +336,18 @@ def _tweaks(policy: TweaksPolicy | tuple[str, ...]) -> bool | tuple[str, ...]:
     if isinstance(policy, TweaksPolicy):
         return () if policy is TweaksPolicy.DECLARED else policy is TweaksPolicy.PERMISSIVE
     return policy
+
+
+def _result(run: asyncio.Task[RunOutput], work: Work, mark: RunMark) -> RunOutput:
+    if run.cancelled():
+        raise RunFailed(
+            ErrorInfo(code="run_cancelled", message="a component of the flow cancelled the run", retryable=True)
+        )
+    error = run.exception()
+    if error is not None and boot_time() > mark.deadline:
+        # It blocked the loop, so that the loop could not keep its time; the watchdog has interrupted it.
+        raise _timed_out(work) from error
+    return run.result()
 
 
 async def _cancel(run: asyncio.Task[RunOutput]) -> None:

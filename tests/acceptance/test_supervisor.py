@@ -1,0 +1,200 @@
+"""The supervisor on a real server: deaths, hangs, suspects, drains, recycling, its own end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from runtime.broker.keys import RouteKeys
+from shared_models.result import RunStatus
+from tests.support.harness import client, write_flow
+from tests.support.ledger import read_ledger, starts, worker_process
+
+KEYS = RouteKeys("flows:echo", "headrace")
+
+
+@pytest.fixture
+def flows(tmp_path):
+    write_flow(tmp_path / "flows", "echo", spec={"retry": {"initial": "10ms", "max": "50ms"}})
+    return tmp_path / "flows"
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return tmp_path / "ledger"
+
+
+async def started(ledger, event, count=1, timeout=20.0):
+    """Wait until an execution of ``event`` has begun ``count`` times."""
+    from watchfiles import awatch
+
+    if len(starts(ledger, event)) < count:
+        async for _ in awatch(ledger.parent, rust_timeout=200, yield_on_timeout=True):
+            if len(starts(ledger, event)) >= count:
+                break
+            timeout -= 0.2
+            assert timeout > 0, f"not begun {count} times: {read_ledger(ledger)}"
+    return starts(ledger, event)
+
+
+async def test_the_entries_of_a_killed_child_run_again_at_once_and_cost_no_attempt(server_url, flows, ledger):
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=2, lease=15.0):
+            event = await c.send("flows:echo", {"input_value": "x", "sleep": 1.0})
+            [first] = await started(ledger, event)
+            os.kill(first["pid"], signal.SIGKILL)
+            killed = time.clock_gettime(time.CLOCK_BOOTTIME)
+            [_, again] = await started(ledger, event, 2)
+            run = await c.run(KEYS, event)
+        assert again["at"] - killed < 5, "not after the lease of 15 s, but when the child was waited for"
+        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)
+        assert await c.redis.xlen("flows:echo:results") == 1
+
+
+@pytest.mark.parametrize("how", ["exit", "segv"])
+async def test_an_event_that_kills_its_process_is_dead_lettered_and_the_innocent_lose_nothing(
+    server_url, flows, ledger, how
+):
+    """Rows D8, T40: at most max_attempts + 1 executions; those beside it keep every attempt."""
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1, concurrency=12) as worker:
+            beside = [await c.send("flows:echo", {"input_value": "ok", "sleep": 0.7}) for _ in range(10)]
+            for event in beside:
+                await started(ledger, event)
+            killer = await c.send("flows:echo", {how: True})
+            run = await c.run(KEYS, killer, timeout=60)
+            runs = [await c.run(KEYS, event, timeout=60) for event in beside]
+            assert worker.end() == 0
+        assert run.dead_letter is not None
+        assert (run.status, run.dead_letter.code) == (RunStatus.DEAD_LETTERED, "worker_died")
+        assert 3 <= len(starts(ledger, killer)) <= 4
+        assert {r.status for r in runs} == {RunStatus.COMPLETED}
+        assert {r.attempts for r in runs} == {1}
+        assert await c.redis.xlen("flows:echo:results") == 10
+
+
+async def test_a_loop_that_hangs_is_killed_and_only_the_culprit_is_charged(server_url, flows, ledger):
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1, concurrency=5, hang_timeout=2.0) as worker:
+            beside = await c.send("flows:echo", {"input_value": "ok", "sleep": 0.8})
+            await started(ledger, beside)
+            culprit = await c.send("flows:echo", {"block": 600})
+            run = await c.run(KEYS, culprit, timeout=90)
+            other = await c.run(KEYS, beside, timeout=60)
+            worker.wait_for("child.hangs", count=3)
+        assert (run.status, run.dead_letter and run.dead_letter.code) == (RunStatus.DEAD_LETTERED, "worker_died")
+        assert len(starts(ledger, culprit)) <= 4
+        assert (other.status, other.attempts) == (RunStatus.COMPLETED, 1)
+
+
+async def test_a_component_that_blocks_the_loop_is_interrupted_at_its_timeout(server_url, flows, ledger):
+    """The run fails as a timeout; the process, and what runs beside it, live on."""
+    write_flow(flows, "slow", spec={"timeout": "1s", "retry": {"max_attempts": 1}})
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1, concurrency=5, hang_timeout=30.0) as worker:
+            beside = await c.send("flows:echo", {"input_value": "ok", "sleep": 0.5})
+            await started(ledger, beside)
+            blocker = await c.send("flows:slow", {"block": 600})
+            run = await c.run(RouteKeys("flows:slow", "headrace"), blocker, timeout=25)
+            other = await c.run(KEYS, beside)
+            assert not [line for line in worker.lines if "child.ended" in line]
+        assert run.dead_letter is not None
+        assert run.dead_letter.code == "run_timeout"
+        assert (other.status, other.attempts) == (RunStatus.COMPLETED, 1)
+
+
+async def test_a_run_far_longer_than_the_lease_is_executed_once(server_url, flows, ledger):
+    """Rows D3, T3, T32: renewed from outside, whether the loop turns or not."""
+    async with client(server_url) as c:
+        with (
+            worker_process(server_url, flows, ledger, processes=1, lease=0.6, sweep_interval=0.1),
+            worker_process(server_url, flows, ledger, processes=1, lease=0.6, sweep_interval=0.1),
+        ):
+            long = await c.send("flows:echo", {"input_value": "x", "sleep": 6.0})
+            blocking = await c.send("flows:echo", {"input_value": "x", "block": 3.0})
+            runs = [await c.run(KEYS, event) for event in (long, blocking)]
+        assert [r.attempts for r in runs] == [1, 1]
+        assert [len(starts(ledger, event)) for event in (long, blocking)] == [1, 1]
+        assert await c.redis.xlen("flows:echo:results") == 2
+
+
+async def test_a_worker_that_is_gone_as_a_whole_is_taken_over_after_its_lease(server_url, flows, ledger):
+    async with client(server_url) as c:
+        with (
+            worker_process(server_url, flows, ledger, processes=1, lease=2.0) as first,
+            worker_process(server_url, flows, ledger, processes=1, lease=2.0) as second,
+        ):
+            event = await c.send("flows:echo", {"input_value": "x", "sleep": 1.5})
+            [line] = await started(ledger, event)
+            gone = first if line["pid"] in first.children() else second
+            gone.kill_all()
+            run = await c.run(KEYS, event)
+        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)
+        assert await c.redis.xlen("flows:echo:results") == 1
+
+
+async def test_a_worker_that_was_stopped_longer_than_its_lease_writes_nothing(server_url, flows, ledger):
+    """Rows D16, T6: what it held is another's; on waking it is killed within a second, under a new name it goes on."""
+    async with client(server_url) as c:
+        with (
+            worker_process(server_url, flows, ledger, processes=1, lease=1.5) as first,
+            worker_process(server_url, flows, ledger, processes=1, lease=1.5) as second,
+        ):
+            event = await c.send("flows:echo", {"input_value": "x", "sleep": 2.0})
+            [line] = await started(ledger, event)
+            stopped = first if line["pid"] in first.children() else second
+            stopped.kill_all(signal.SIGSTOP)
+            run = await c.run(KEYS, event)
+            stopped.kill_all(signal.SIGCONT)
+            stopped.wait_for("lease.lost")
+            stopped.wait_for("child.reading", count=2)
+            last = await c.send("flows:echo", {"input_value": "y"})
+            assert (await c.run(KEYS, last)).status is RunStatus.COMPLETED
+        assert run.status is RunStatus.COMPLETED
+        assert await c.redis.xlen("flows:echo:results") == 2
+
+
+async def test_a_supervisor_that_is_killed_takes_its_children_along_and_nothing_is_lost(server_url, flows, ledger):
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=2) as worker:
+            event = await c.send("flows:echo", {"input_value": "x", "sleep": 60})
+            await started(ledger, event)
+            children = worker.children()
+            assert len(children) == 2
+            worker.kill()
+            worker.wait_for("supervisor.gone", count=2)
+            worker.wait_for("worker.drained", count=2)
+        run = await c.broker.runs.get(KEYS, event)
+        assert run is not None
+        assert (run.status, run.attempts) == (RunStatus.QUEUED, 0)
+
+
+async def test_children_are_recycled_without_losing_an_event(server_url, flows, ledger):
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1, max_runs=20) as worker:
+            events = [await c.send("flows:echo", {"input_value": "x", "sleep": 0.01}) for _ in range(100)]
+            runs = [await c.run(KEYS, event, timeout=60) for event in events]
+            worker.wait_for("worker.recycled", count=1)
+        assert {r.status for r in runs} == {RunStatus.COMPLETED}
+        assert {r.attempts for r in runs} == {1}
+        assert len(starts(ledger)) == 100
+
+
+async def test_sigterm_during_runs_costs_no_attempt_and_leaves_no_consumer(server_url, flows, ledger):
+    """Rows D11, T36, T37."""
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=2, grace=1.0, concurrency=3) as worker:
+            short = await c.send("flows:echo", {"input_value": "x", "sleep": 0.5})
+            long = await c.send("flows:echo", {"input_value": "x", "sleep": 60})
+            for event in (short, long):
+                await started(ledger, event)
+            assert worker.end() == 0
+        assert (await c.run(KEYS, short)).attempts == 1
+        record = await c.broker.runs.get(KEYS, long)
+        assert record is not None
+        assert (record.status, record.attempts) == (RunStatus.QUEUED, 0)
+        consumers = {x["name"] for x in await c.redis.xinfo_consumers("flows:echo", "headrace")}
+        assert consumers == {"~parked"}
