@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
@@ -100,7 +100,34 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
 def take_secrets_away(environ: MutableMapping[str, str] = os.environ) -> None:
     """Remove HEADRACE_ variables and the Redis URL, so that no flow's code can read the worker's own configuration."""
     for name in [n for n in environ if n.upper().startswith(PREFIX) or n == "REDIS_URL"]:
+        blank = _blanker(name) if environ is os.environ else None
         del environ[name]
+        if blank is not None:
+            blank()
+
+
+def _blanker(name: str) -> Callable[[], None] | None:
+    """What overwrites a variable where the process was given it: /proc/PID/environ shows that memory for ever."""
+    import ctypes  # noqa: PLC0415  only the worker needs it
+
+    try:
+        stat = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        start, end = int(stat[47]), int(stat[48])  # env_start and env_end: 50 and 51 in proc_pid_stat(5)
+        getenv = ctypes.CDLL(None).getenv
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None  # no Linux: nothing shows it
+    getenv.restype, getenv.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
+    value = getenv(os.fsencode(name))
+    if value is None:
+        return None
+    first, size = value - len(os.fsencode(name)) - 1, len(os.fsencode(name)) + 1 + len(ctypes.string_at(value))
+    if not start <= first < first + size < end:
+        return None  # it was set later: the C library's own memory
+
+    def blank() -> None:
+        ctypes.memset(first, 0, size)
+
+    return blank
 
 
 def variable_names() -> list[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.conftest import no_litter
 from tests.support.provider import provider, stub_server
-from tests.support.real import engine, shared_engine
+from tests.support.real import engine, no_litter, shared_engine
 from tests.support.servers import RedisServer
 
 __all__ = ["engine", "no_litter", "provider", "shared_engine", "stub_server"]
