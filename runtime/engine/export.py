@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from runtime.engine.groups import flatten, inner_graph
+
 _FLOW_IDS = uuid.UUID("6f6c7f0e-3f0b-5d52-9a55-0f6d3c1c8d11")
 
 
@@ -92,8 +94,8 @@ class Export:
 
 
 def read_export(export: Mapping[str, Any], *, route: str) -> Export:
-    """Read an export whose shape has been checked (see ``verdict``). Missing parts read as empty."""
-    data = graph_data(export)
+    """Read an export whose shape has been checked (see ``shape``). Missing parts read as empty."""
+    data = flatten(graph_data(export))
     nodes = tuple(_nodes(data.get("nodes") or ()))
     edges = tuple(_edges(data))
     return Export(flow_uuid(export, route=route), str(export.get("name") or route), nodes, edges)
@@ -103,6 +105,15 @@ def graph_data(export: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part that holds nodes and edges: under ``data``, or the export itself."""
     data = export.get("data", export)
     return data if isinstance(data, Mapping) else {}
+
+
+def flat_export(export: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The export with its groups taken apart; itself where it has none."""
+    data = graph_data(export)
+    flat = flatten(data)
+    if flat is data:
+        return export
+    return {**export, "data": flat} if isinstance(export.get("data"), Mapping) else flat
 
 
 def flow_uuid(export: Mapping[str, Any], *, route: str) -> str:
@@ -126,22 +137,12 @@ def raw_nodes(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         if not isinstance(node, Mapping) or is_note(node):
             continue
         yield node
-        if (inner := _group(node)) is not None:
+        if (inner := inner_graph(node)) is not None:
             yield from raw_nodes(inner)
-
-
-def _group(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    data = node.get("data")
-    body = data.get("node") if isinstance(data, Mapping) else None
-    flow = body.get("flow") if isinstance(body, Mapping) else None
-    inner = flow.get("data") if isinstance(flow, Mapping) else None
-    return inner if isinstance(inner, Mapping) else None
 
 
 def _nodes(nodes: Iterable[Any]) -> Iterator[Node]:
     for node in raw_nodes({"nodes": nodes}):
-        if _group(node) is not None:
-            continue
         data = node.get("data")
         data = data if isinstance(data, Mapping) else {}
         body = data.get("node")
@@ -164,6 +165,3 @@ def _edges(data: Mapping[str, Any]) -> Iterator[Edge]:
         field = str(target.get("fieldName") or target.get("name") or "") if isinstance(target, Mapping) else ""
         output = str(source.get("name") or "") if isinstance(source, Mapping) else ""
         yield Edge(str(edge.get("source", "")), str(edge.get("target", "")), field, output)
-    for node in data.get("nodes") or ():
-        if isinstance(node, Mapping) and (inner := _group(node)) is not None:
-            yield from _edges(inner)

@@ -11,17 +11,17 @@ from typing import Any
 from runtime.engine import catalog
 from runtime.engine.base import FlowSource
 from runtime.engine.bindings import bind, standard_bindings
-from runtime.engine.export import graph_data, raw_nodes, read_export
+from runtime.engine.export import flat_export, graph_data, raw_nodes, read_export
 from runtime.engine.files import place_stored_files
 from runtime.engine.requirements import RUNS_FLOW, Requirements, analyse, find_child
 
 
 def prepared(source: FlowSource) -> FlowSource:
-    """The flow with its export as it is to be run: upgraded in memory if the route wants that."""
-    if not source.upgrade:
-        return source
-    upgrade = importlib.import_module("runtime.engine.upgrade")
-    return replace(source, export=upgrade.apply_safe_upgrades(copy.deepcopy(dict(source.export))))
+    """The flow with its export as it is to be run: without groups, upgraded in memory if the route wants that."""
+    export = flat_export(source.export)
+    if source.upgrade:
+        export = importlib.import_module("runtime.engine.upgrade").apply_safe_upgrades(export)
+    return replace(source, export=export)
 
 
 def members(source: FlowSource, siblings: Mapping[str, FlowSource]) -> tuple[FlowSource, ...]:
@@ -59,7 +59,7 @@ def requirements(source: FlowSource, siblings: Mapping[str, FlowSource]) -> Requ
 
 def with_bindings(source: FlowSource) -> FlowSource:
     """The flow with its empty key fields bound to their standard variables."""
-    export = copy.deepcopy(dict(source.export))
+    export = copy.deepcopy(dict(flat_export(source.export)))
     data = graph_data(export)
     bind(data, standard_bindings(data, catalog.installed()))
     return replace(source, export=export)
@@ -70,7 +70,7 @@ def payload(source: FlowSource) -> dict[str, Any]:
 
     ``field_order`` is filled in where it lacks: Run Flow passes a child its input by it, and else loses it silently.
     """
-    data = copy.deepcopy(dict(graph_data(source.export)))
+    data = copy.deepcopy(dict(graph_data(flat_export(source.export))))
     data.setdefault("edges", [])
     place_stored_files(data, source.files_dir)
     for node in raw_nodes(data):

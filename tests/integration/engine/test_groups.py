@@ -93,7 +93,8 @@ async def test_groups_are_taken_apart_as_the_engine_does(run: Runner) -> None:
 async def test_a_grouped_flow_runs_and_takes_tweaks(run: Runner) -> None:
     for nested in (False, True):
         flow = grouped(nested=nested)
-        assert await run.text(flow, "hi") == "hi+!"
+        # The engine loses what the outer of two groups holds for the inner one's components; so then do we.
+        assert await run.text(flow, "hi") == ("hi?!" if nested else "hi+!")
         tweaks = {"Custom-a": {"mark": "*"}}
         payload = {"input_value": "hi", "tweaks": tweaks}
         assert await run.text(flow, payload=payload, tweaks_allowed=True) == "hi*!"
