@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import hiredis
 from redis import exceptions
 from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, UnixDomainSocketConnection, parse_url
+from redis.asyncio.connection import Connection as TcpConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -61,9 +63,8 @@ class Connection:
 
     async def command(self, *args: Argument) -> Any:
         """One command's raw reply."""
-        async with self._turns:
-            with _translated():
-                return await self._commands.execute_command(*args)  # type: ignore[no-untyped-call]
+        async with self._sound():
+            return await self._commands.execute_command(*args)  # type: ignore[no-untyped-call]
 
     async def run(self, call: Call) -> Any:
         """One script's reply; the script is sent whole where the server does not know it."""
@@ -76,12 +77,11 @@ class Connection:
         """Many commands in one round trip; each one's reply, or the BrokerError it met. Not a transaction."""
         if not commands:
             return []
-        async with self._turns:
-            with _translated():
-                pipe = self._commands.pipeline(transaction=False)
-                for command in commands:
-                    pipe.execute_command(*command)
-                replies = await pipe.execute(raise_on_error=False)
+        async with self._sound():
+            pipe = self._commands.pipeline(transaction=False)
+            for command in commands:
+                pipe.execute_command(*command)
+            replies = await pipe.execute(raise_on_error=False)
         return [_translate(r) if isinstance(r, Exception) else r for r in replies]
 
     async def run_all(self, calls: Sequence[Call]) -> list[Any]:
@@ -93,6 +93,18 @@ class Connection:
         for i, reply in zip(unknown, sent, strict=True):
             replies[i] = reply
         return replies
+
+    @asynccontextmanager
+    async def _sound(self) -> AsyncIterator[None]:
+        async with self._turns:
+            try:
+                with _translated():
+                    yield
+            except BrokerUnavailable as error:
+                if isinstance(error.__cause__, exceptions.ConnectionError):
+                    # The other connections have ended with this one: without this each would fail once more.
+                    await self._commands.connection_pool.disconnect(inuse_connections=False)
+                raise
 
     @asynccontextmanager
     async def blocking(self) -> AsyncIterator[Line]:
@@ -130,14 +142,31 @@ class Line:
                 return await self._connection.read_response()
 
 
+class _Packing(AbstractConnection):
+    """Packs commands with hiredis, in a tenth of the library's own time: a run sends some hundred words."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        try:
+            return [hiredis.pack_command(args)]
+        except (TypeError, ValueError, hiredis.HiredisError):
+            # What it does not take (a lone surrogate) the library may; else the library says what is wrong.
+            packed: list[bytes] = super().pack_command(*args)
+            return packed
+
+
+def _packing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    return type(f"Packing{kind.__name__}", (_Packing, kind), {})
+
+
 class _ScriptUnknown(BrokerError):
     """The server does not know the script."""
 
 
 def _client(url: str, settings: RedisSettings, *, read_timeout: float | None) -> Redis:
-    pool = ConnectionPool.from_url(url)
+    options: dict[str, Any] = dict(parse_url(url))
     # After the URL's own options, which could ask for replies of another shape or for repeats.
-    pool.connection_kwargs.update(
+    options.update(
+        connection_class=_packing(options.get("connection_class", TcpConnection)),
         protocol=2,
         decode_responses=False,
         encoding_errors="surrogatepass",
@@ -149,7 +178,9 @@ def _client(url: str, settings: RedisSettings, *, read_timeout: float | None) ->
         retry_on_timeout=False,
         retry_on_error=[],
     )
-    return Redis.from_pool(pool)
+    if issubclass(options["connection_class"], UnixDomainSocketConnection):
+        del options["socket_keepalive"]
+    return Redis.from_pool(ConnectionPool(**options))
 
 
 @contextmanager
