@@ -154,11 +154,16 @@ class Consumer:
         for delivery in fetched.deliveries:
             self._start(lane, delivery)
 
-    def _start(self, lane: Lane, delivery: Delivery) -> None:
+    async def condemn(self, lane: Lane, entry_ids: Sequence[str]) -> None:
+        """Dead-letter parked entries that killed one worker after the other before they even began."""
+        for delivery in await self._broker.recovery.adopt(lane.keys, worker=self._worker, ids=entry_ids):
+            self._start(lane, delivery, condemned=True)
+
+    def _start(self, lane: Lane, delivery: Delivery, *, condemned: bool = False) -> None:
         active = lane.active
         if delivery.entry_id in lane.flights or active is None:
             return
-        flight = Flight(lane, delivery.entry_id)
+        flight = Flight(lane, delivery.entry_id, condemned=condemned)
         lane.flights[delivery.entry_id] = ""
         lane.unsure = True
         self._limiter.take(lane.name)

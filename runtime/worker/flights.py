@@ -25,9 +25,11 @@ class Abort(Enum):
 class Flight:
     """One delivery from its reading to its settlement."""
 
-    def __init__(self, lane: Lane, entry_id: str) -> None:
+    def __init__(self, lane: Lane, entry_id: str, *, condemned: bool = False) -> None:
         self.lane = lane
         self.entry_id = entry_id
+        self.condemned = condemned
+        """It was lost with its workers too often: it is dead-lettered as it is, neither decoded nor run."""
         self.abort: Abort | None = None
         self.begun = False
         self._aborted = asyncio.Event()

@@ -141,7 +141,7 @@ class Identity:
             broker, lanes, self._book, limiter, worker=self.name, concurrency=settings.worker.concurrency
         )
         self._loops: tuple[PeriodicLoop, ...] = (
-            Sweeper(broker, lanes, settings.worker),
+            Sweeper(broker, lanes, settings.worker, condemn=self._consumer.condemn),
             Janitor(broker, lanes, settings),
             self._reporter,
             _Upkeep(self._book, self._lease),

@@ -25,7 +25,7 @@ from runtime.broker.delivery import Delivery, Grant, Verdict
 from runtime.broker.gate import Claim
 from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, RunMeta
 from runtime.engine.base import Engine, RunOutput, RunRequest
-from runtime.errors import GroupMissing, RunFailed, RunTimeout
+from runtime.errors import EventFault, GroupMissing, RunFailed, RunTimeout
 from runtime.settings import Settings
 from runtime.worker import publications, variables
 from runtime.worker.board import boot_time
@@ -111,6 +111,8 @@ class Processor:
         poison: HeadraceError | None = None
         key = event_id = peek_event_id(delivery.fields, stream=lane.keys.stream, entry_id=delivery.entry_id)
         try:
+            if flight.condemned:
+                raise EventFault(_lost_too_often())
             envelope = decode(
                 delivery.fields,
                 stream=lane.keys.stream,
@@ -154,7 +156,7 @@ class Processor:
                     takeover=takeover,
                     meta=work.meta,
                     probe=work.delivery.probe,
-                    alone=self._alone,
+                    alone=self._alone or work.poison is not None,  # what is not run harms nobody
                 )
             except GroupMissing:
                 # The group was destroyed under this entry: once it is back, the entry is delivered anew.
@@ -368,6 +370,13 @@ def _timed_out(work: Work) -> RunTimeout:
             message=f"the run took longer than the route's timeout of {limit:g} s and was stopped",
             retryable=True,
         )
+    )
+
+
+def _lost_too_often() -> ErrorInfo:
+    return ErrorInfo(
+        code="worker_died",
+        message="one worker process after the other died with this entry before it began; it was not decoded",
     )
 
 

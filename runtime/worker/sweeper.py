@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+
 import structlog
 
 from runtime.broker.client import Broker
 from runtime.errors import GroupMissing
 from runtime.settings import WorkerSettings
-from runtime.worker.lanes import Lanes
+from runtime.worker.lanes import Lane, Lanes
 from runtime.worker.loop import PeriodicLoop
 
 log = structlog.get_logger("headrace.worker")
@@ -21,8 +23,16 @@ class Sweeper(PeriodicLoop):
 
     name = "sweeper"
 
-    def __init__(self, broker: Broker, lanes: Lanes, settings: WorkerSettings) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        lanes: Lanes,
+        settings: WorkerSettings,
+        *,
+        condemn: Callable[[Lane, Sequence[str]], Awaitable[None]],
+    ) -> None:
         super().__init__(settings.sweep_interval)
+        self._condemn = condemn
         self._broker = broker
         self._lanes = lanes
         self._settings = settings
@@ -45,6 +55,9 @@ class Sweeper(PeriodicLoop):
                 except GroupMissing:
                     break  # the consumer re-creates it
                 moved, removed = moved + swept.moved, removed + swept.removed
+                if swept.poison:
+                    log.error("entries.condemned", route=lane.name, entries=list(swept.poison))
+                    await self._condemn(lane, swept.poison)
                 if swept.moved < PAGE:
                     break
             if moved or removed:

@@ -267,3 +267,19 @@ async def test_each_worker_identity_is_new_and_leaves_nothing_behind(server_url,
         assert len(names) == 3
         consumers = {g["name"] for g in await c.redis.xinfo_consumers("flows:echo", "headrace")}
         assert consumers <= {"~parked"}
+
+
+async def test_an_entry_that_is_lost_with_one_worker_after_the_other_is_dead_lettered_undecoded(server_url, flows):
+    async with client(server_url) as c:
+        await c.broker.streams.ensure_group(KEYS)
+        entry = await c.redis.xadd("flows:echo", {"input_value": "x"})
+        await c.redis.xreadgroup("headrace", "gone", {"flows:echo": ">"})
+        await c.redis.xclaim("flows:echo", "headrace", "gone", 0, [entry], retrycount=99, justid=True)
+        await c.redis.zadd(KEYS.leases, {"gone": -1})
+        engine = Recording()
+        async with running(server_url, flows, engine=engine):
+            [_] = await c.entries("flows:echo:dead_letter", 1)
+        [letter] = await c.broker.dead_letters.list("flows:echo:dead_letter", count=10)
+        assert letter.code == "worker_died"
+        assert letter.fields == {"input_value": "x"}
+        assert engine.runs == []
