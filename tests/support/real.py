@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 import pytest_asyncio
 
@@ -81,12 +82,19 @@ class SharedEngine:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def shared_engine() -> AsyncIterator[SharedEngine]:
+async def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SharedEngine]:
     """The engine, ready, once for the session. Use ``engine``."""
-    made = SharedEngine()
-    await made.prepare(concurrency=SLOTS)
-    yield made
-    await made.inner.close()
+    with pytest.MonkeyPatch.context() as patch:
+        # The stub provider speaks plain HTTP. For each of its clients the engine would read 140 certificates anyway,
+        # which takes longer than all the rest of a run.
+        bundle = Path(certifi.where()).read_text(encoding="utf-8")
+        one = tmp_path_factory.mktemp("certificates") / "one.pem"
+        one.write_text(bundle[bundle.index("-----BEGIN") : bundle.index("-----END")] + "-----END CERTIFICATE-----\n")
+        patch.setenv("SSL_CERT_FILE", str(one))
+        made = SharedEngine()
+        await made.prepare(concurrency=SLOTS)
+        yield made
+        await made.inner.close()
 
 
 @pytest.fixture
