@@ -100,8 +100,8 @@ class Settler:
         lane = work.flight.lane
         if isinstance(outcome, Retried | Released) and settled is Settled.DONE:
             lane.look_at(time.monotonic() + outcome.delay)
-        if work.delivery.probe and not (isinstance(outcome, Released) and outcome.error is not None):
-            await self._unblock(lane)
+        if work.delivery.probe:
+            await self._probed(lane, outcome)
 
     async def _block(self, work: Work, outcome: Released) -> Released:
         """Block the route before its entry is given back, so that nobody takes it in between."""
@@ -126,6 +126,19 @@ class Settler:
                 error=outcome.error.message,
             )
         return replace(outcome, delay=interval * BLOCKED_AGAIN if work.delivery.probe else 0.0)
+
+    async def _probed(self, lane: Lane, outcome: Outcome) -> None:
+        """A probe tells that its route runs again, or that it does not, or nothing: then another event is asked."""
+        if isinstance(outcome, Released):
+            return
+        if not _says_nothing(outcome):
+            await self._unblock(lane)
+            return
+        try:
+            await self._broker.streams.probe_now(lane.keys)
+        except HeadraceError as error:
+            log.debug("route.probe_later", route=lane.name, code=error.code)
+        lane.hungry = True
 
     async def _unblock(self, lane: Lane) -> None:
         try:
@@ -155,6 +168,13 @@ async def backoff(work: Work, step: str, error: HeadraceError, tries: int) -> No
 async def pause(seconds: float) -> None:
     """Wait."""
     await asyncio.sleep(seconds)
+
+
+def _says_nothing(outcome: Outcome) -> bool:
+    """Whether the event itself was at fault, so that its flow may never have come to what the route lacks."""
+    if not isinstance(outcome, DeadLettered):
+        return False
+    return not outcome.error.retryable and outcome.error.provider_status is None
 
 
 def _entry_gone(work: Work) -> ErrorInfo:

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.broker.keys import RouteKeys
 from runtime.engine.echo import EchoEngine
-from runtime.errors import RunFailed
+from runtime.errors import RouteFault, RunFailed
 from shared_models.dead_letter import ErrorInfo
 from shared_models.result import RunStatus
 from tests.support.harness import client, running, worker_settings, write_flow
@@ -179,6 +179,32 @@ async def test_a_route_that_is_at_fault_is_blocked_and_nothing_is_spent(server_u
         runs = [await c.run(KEYS, event) for event in events]
         assert {run.attempts for run in runs} == {1}
         assert await c.broker.streams.blocked([KEYS]) == [None]
+
+
+async def test_a_probe_with_a_bad_event_does_not_unblock_its_route(server_url, flows):
+    """It says nothing about the route, and is dead-lettered; the next one is asked at once."""
+
+    class Broken(Recording):
+        async def run(self, flow, request, history, emit):
+            self.runs.append(request.event_id)
+            raise RouteFault(ErrorInfo(code="credential_refused", message="as scripted"))
+
+    engine = Broken()
+    settings = worker_settings(concurrency=4, probe_interval=0.4)
+    async with running(server_url, flows, engine=engine, settings=settings), client(server_url) as c:
+        first = await c.send("flows:echo", {"input_value": "first"})
+        assert [e["type"] for e in await c.entries(KEYS.feed(first), 2)] == ["started", "released"]
+        (before,) = await c.broker.streams.blocked([KEYS])
+        assert before is not None
+        for _ in range(3):
+            await c.redis.xadd("flows:echo", {"payload": "{malformed"})
+        for n in range(8):
+            await c.send("flows:echo", {"input_value": str(n)})
+        await c.entries("flows:echo:dead_letter", 3)
+        (after,) = await c.broker.streams.blocked([KEYS])
+        assert after is not None
+        assert after.since == before.since
+        assert engine.runs[:2] == [first, first]
 
 
 async def test_context_and_lineage_come_back_over_a_pipeline(server_url, tmp_path):
