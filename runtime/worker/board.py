@@ -12,7 +12,7 @@ import time
 
 SLOTS = 512
 _SLOT = 256
-_TIMES = struct.Struct("<QQQ")
+_TIMES = struct.Struct("<QQQQ")
 _NAME = struct.Struct("<H")
 _NAME_AT = _TIMES.size
 _NAME_MAX = _SLOT - _NAME_AT - _NAME.size
@@ -33,7 +33,7 @@ class Slot:
     def clear(self) -> None:
         """Make it a new child's: everything is as of now."""
         now = _nanoseconds(boot_time())
-        _TIMES.pack_into(self._memory, self._at, now, now, now)
+        _TIMES.pack_into(self._memory, self._at, now, now, now, 0)
         self.blame("")
 
     def beat(self) -> None:
@@ -48,6 +48,16 @@ class Slot:
         """An entry was picked up."""
         self._write(2)
 
+    def occupied(self, used: int) -> None:
+        """So many of its places are in use."""
+        struct.pack_into("<Q", self._memory, self._at + 24, used)
+
+    @property
+    def used(self) -> int:
+        """How many of its places are in use."""
+        (used,) = struct.unpack_from("<Q", self._memory, self._at + 24)
+        return int(used)
+
     def blame(self, token: str) -> None:
         """Whose code holds the loop up; empty: nobody's."""
         raw = token.encode()[:_NAME_MAX]
@@ -60,7 +70,7 @@ class Slot:
     def ages(self) -> tuple[float, float, float]:
         """Seconds since the last beat, poll and pick."""
         now = _nanoseconds(boot_time())
-        beat, poll, pick = _TIMES.unpack_from(self._memory, self._at)
+        beat, poll, pick, _ = _TIMES.unpack_from(self._memory, self._at)
         return ((now - beat) / 1e9, (now - poll) / 1e9, (now - pick) / 1e9)
 
     @property

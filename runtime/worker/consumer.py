@@ -169,6 +169,7 @@ class Consumer:
         self._limiter.take(lane.name)
         if self._slot is not None:
             self._slot.picked()
+            self._slot.occupied(self._limiter.used)
         name = f"delivery:{lane.keys.stream}:{delivery.entry_id}"
         task = asyncio.create_task(self._fly(flight, delivery, active), name=name)
         self._flights.add(task, flight)
@@ -180,6 +181,8 @@ class Consumer:
         finally:
             lane.flights.pop(flight.entry_id, None)
             self._limiter.give_back(lane.name)
+            if self._slot is not None:
+                self._slot.occupied(self._limiter.used)
             self.kick()
 
     # --- trouble ----------------------------------------------------------------------------------------------------
@@ -220,6 +223,8 @@ class Consumer:
         now = time.monotonic()
         lanes = [lane for lane in self._lanes if lane.readable]
         quiet = [lane for lane in lanes if self._room(lane) > 0]
+        if not quiet and self._slot is not None:
+            self._slot.polled()  # there is nothing to look for: every place is taken
         timer = min([BLOCK, *(lane.next_look - now for lane in quiet), self._next_reconcile - now])
         await self._listen(quiet)
         kicked = asyncio.create_task(self._kick.wait(), name="consumer:kick")

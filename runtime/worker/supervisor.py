@@ -26,9 +26,10 @@ from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
 from runtime.broker.leases import LeaseState
 from runtime.settings import Settings
-from runtime.worker.board import Board, Slot
+from runtime.worker.board import Board, Slot, boot_time
 from runtime.worker.channel import Channel, Message
 from runtime.worker.identity import LAST_WRITES, new_name
+from runtime.worker.probes import ChildView, ProbeServer, WorkerView
 from runtime.worker.zygote import ChildSpec
 from shared_models.errors import HeadraceError
 
@@ -48,6 +49,9 @@ MAX_FAILED_STARTS = 5
 
 MAX_ALONE = 2
 """Entries that run alone at once, each in a child of its own beside the others."""
+
+BACKLOG_LOOK = 5.0
+"""Seconds between looks at what waits."""
 
 KILL_MARGIN = 5.0
 """Seconds beyond the drain that a child has before it is killed."""
@@ -102,6 +106,10 @@ class Supervisor:
         self._failed_starts = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit = EXIT_OK
+        self._started = boot_time()
+        self._redis_answered = 0.0
+        self._enough_children = boot_time()
+        self._backlog_since: float | None = None
 
     # --- from start to end ------------------------------------------------------------------------------------------
 
@@ -113,8 +121,13 @@ class Supervisor:
         self._control.setblocking(False)
         loop.add_reader(self._control, self._hear_zygote)
         roles = [self._spawn(self._renew(), "renewals"), self._spawn(self._watch_hangs(), "hangs")]
+        roles.append(self._spawn(self._watch_backlog(), "backlog"))
+        if (port := self._settings.worker.probe_port) is not None:
+            server = ProbeServer(self._settings.worker.probe_host, port, self.view)
+            roles.append(self._spawn(server.run(), "probes"))
         try:
             await self._first(self._zygote_ready, self._drain, self._zygote_gone)
+            self._enough_children = boot_time()
             while not self._drain.is_set() and not self._zygote_gone.is_set():
                 await self._fill()
                 await self._first(self._changed, self._drain, self._zygote_gone)
@@ -283,6 +296,7 @@ class Supervisor:
         except HeadraceError as error:
             log.debug("lease.not_renewed", worker=child.spec.name, code=error.code)
             return False
+        self._redis_answered = boot_time()
         if LeaseState.DEAD in states:
             # It was declared dead while this supervisor was away: others have its entries.
             log.error("lease.lost", worker=child.spec.name, pid=child.pid)
@@ -303,6 +317,52 @@ class Supervisor:
                 child.blame = (blamed,) if blamed else ()
                 log.error("child.hangs", worker=child.spec.name, pid=child.pid, seconds=round(beat, 1), blamed=blamed)
                 self._kill(child)
+
+    async def _watch_backlog(self) -> None:
+        """Note for how long events have waited on routes that are not blocked, and how many children read."""
+        while True:
+            await asyncio.sleep(BACKLOG_LOOK)
+            reading = [c for c in self.children.values() if c.reading is not None and c.spec.alone is None]
+            if len(reading) >= self._processes:
+                self._enough_children = boot_time()
+            keys = list({key: None for child in reading for key in child.keys})
+            try:
+                waits = await self._waits(keys)
+            except HeadraceError:
+                continue  # Redis is away: nothing is known, and nothing is to blame
+            if not waits:
+                self._backlog_since = None
+            elif self._backlog_since is None:
+                self._backlog_since = boot_time()
+
+    async def _waits(self, keys: list[RouteKeys]) -> bool:
+        if not keys:
+            return False
+        counts = await self._broker.streams.counts(keys, [key.stream for key in keys])
+        blocked = await self._broker.streams.blocked(keys)
+        self._redis_answered = boot_time()
+        return any(count.waiting and block is None for count, block in zip(counts, blocked, strict=True))
+
+    def view(self) -> WorkerView:
+        """The worker as a probe sees it."""
+        now = boot_time()
+        worker = self._settings.worker
+        return WorkerView(
+            started=now - self._started,
+            loaded=self._zygote_ready.is_set(),
+            draining=self._drain.is_set(),
+            processes=self._processes,
+            concurrency=worker.concurrency,
+            hang_timeout=worker.hang_timeout,
+            redis_age=now - self._redis_answered,
+            short_of_children=now - self._enough_children,
+            backlog=0.0 if self._backlog_since is None else now - self._backlog_since,
+            children=tuple(
+                ChildView(c.spec.name, c.reading is not None, *c.slot.ages, c.slot.used)
+                for c in self.children.values()
+                if c.spec.alone is None
+            ),
+        )
 
     # --- zygote -----------------------------------------------------------------------------------------------------
 

@@ -198,3 +198,19 @@ async def test_sigterm_during_runs_costs_no_attempt_and_leaves_no_consumer(serve
         assert (record.status, record.attempts) == (RunStatus.QUEUED, 0)
         consumers = {x["name"] for x in await c.redis.xinfo_consumers("flows:echo", "headrace")}
         assert consumers == {"~parked"}
+
+
+async def test_the_probes_answer_over_http_and_by_command(server_url, flows, ledger, tmp_path):
+    from tests.support.command import headrace
+    from tests.support.servers import free_port
+
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with worker_process(server_url, flows, ledger, processes=1, probe_port=port) as worker:
+        for more in ((), ("--ready",)):
+            asked = headrace("health", "--url", url, *more, home=tmp_path)
+            assert (asked.code, asked.out.strip()) == (0, "ok")
+        assert worker.end() == 0
+    gone = headrace("health", "--url", url, home=tmp_path)
+    assert gone.code == 1
+    assert "no worker answers" in gone.err
