@@ -14,7 +14,7 @@ from shared_models.names import check_stream_name
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 
-NOT_YET_BUILT = frozenset({"order_by", "isolation", "limits", "join"})
+NOT_YET_BUILT = frozenset({"order_by", "limits", "join"})
 """Keys that the design reserves and this version refuses."""
 
 
@@ -147,6 +147,13 @@ class RouteSpec(_Spec):
     event_variables: tuple[str, ...] | Literal["any"] = ()
     """The names of variables that an event may bring itself."""
     upgrade: Literal["none", "safe"] = "none"
+    isolation: Literal["shared", "exclusive"] = "shared"
+    """exclusive: a process of its own, one run at a time, so that nothing it does to the process touches another."""
+
+    @property
+    def slots(self) -> int | None:
+        """How many runs this route may have at once in a process; None: as many as the process."""
+        return 1 if self.isolation == "exclusive" else self.concurrency
 
     @field_validator("group")
     @classmethod

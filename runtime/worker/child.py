@@ -100,6 +100,7 @@ async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> i
 
 async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops: Stops) -> int:
     settings, engine = context.settings, context.engine
+    route = spec.exclusive or (spec.alone[0] if spec.alone else None)
     await engine.prepare(concurrency=settings.worker.concurrency)
     broker = Broker.connect(context.redis_url, settings.redis, settings.retention)
     resources = Resources(
@@ -107,9 +108,10 @@ async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops
         engine=engine,
         registry=Registry(context.flows),
         broker=broker,
-        only=context.only if spec.alone is None else frozenset({spec.alone[0]}),
+        only=context.only if route is None else frozenset({route}),
+        leaves_exclusive=route is None,
         lanes=Lanes(),
-        limiter=Limiter(settings.worker.concurrency if spec.alone is None else 1),
+        limiter=Limiter(settings.worker.concurrency if route is None else 1),
         drain=stops.drain,
         hurry=stops.hurry,
         preloaded=context.preloaded,

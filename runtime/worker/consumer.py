@@ -131,7 +131,7 @@ class Consumer:
 
     def _room(self, lane: Lane) -> int:
         active = lane.active
-        return self._limiter.free_for(lane.name, active.route.spec.concurrency) if active else 0
+        return self._limiter.free_for(lane.name, active.route.spec.slots) if active else 0
 
     def _request(self, lane: Lane, n: int) -> FetchRequest:
         return FetchRequest(

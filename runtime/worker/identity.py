@@ -19,7 +19,7 @@ import structlog
 from runtime.broker.client import Broker
 from runtime.engine.base import Engine, FlowSource, LoadedFlow
 from runtime.registry.registry import Registry
-from runtime.registry.snapshot import Problem, Snapshot
+from runtime.registry.snapshot import Problem, Route, Snapshot
 from runtime.registry.watch import watch
 from runtime.settings import Settings
 from runtime.worker.board import Slot
@@ -64,6 +64,8 @@ class Resources:
     """Where this process shows that it lives, if anybody looks."""
     tell: Callable[[dict[str, Any]], None] = lambda _: None
     """Tells the supervisor something, if there is one."""
+    leaves_exclusive: bool = False
+    """Routes that want a process of their own are another's."""
     alone: tuple[str, str] | None = None
     """The route and entry id that this process is for, if it is for one alone."""
 
@@ -132,7 +134,7 @@ class Identity:
             broker,
             resources.engine,
             lanes,
-            only=resources.only,
+            takes=self._takes,
             changed=self._consumer.kick,
             preloaded=resources.preloaded,
             worker=self.name,
@@ -167,7 +169,7 @@ class Identity:
                 await self._drain()
                 return True
             finally:
-                await _end(ends | roles)
+                await end_tasks(ends | roles)
         finally:
             await self._lease.close()
 
@@ -189,7 +191,7 @@ class Identity:
                     task.result()
                 await consuming  # told to stop: the drain goes on without the folder
             finally:
-                await _end({consuming, following})
+                await end_tasks({consuming, following})
         finally:
             await snapshots.aclose()
 
@@ -208,6 +210,11 @@ class Identity:
                 await asyncio.sleep(min(2.0, 0.1 * 2 ** min(tries, 5)))
         self._with.drain.set()
         await asyncio.Event().wait()  # the drain takes it from here
+
+    def _takes(self, route: Route) -> bool:
+        if self._with.only and route.name not in self._with.only:
+            return False
+        return not (self._with.leaves_exclusive and route.spec.isolation == "exclusive")
 
     def _ask_alone(self, route: str, entry_id: str) -> None:
         self._with.tell({"alone": [route, entry_id]})
@@ -268,7 +275,7 @@ class Identity:
         empty = self._spawn(self._flights.empty(grace), "landing")
         hurry = self._spawn(self._with.hurry.wait(), "hurry")
         await asyncio.wait({empty, hurry}, return_when=asyncio.FIRST_COMPLETED)
-        await _end({empty, hurry})
+        await end_tasks({empty, hurry})
         return not len(self._flights)
 
     async def _leave(self) -> None:
@@ -293,7 +300,8 @@ class Identity:
         return asyncio.create_task(work, name=f"worker:{name}")
 
 
-async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+async def end_tasks(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel them, and wait until they have ended."""
     # A library's own cancel scope may swallow a cancellation that comes while it closes (seen in the folder watch):
     # ask again until the task has ended.
     pending = set(tasks)

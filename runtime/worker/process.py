@@ -63,7 +63,13 @@ class Worker:
 
         async def supervise() -> int:
             supervisor = Supervisor(
-                self.settings, redis_url=self.redis_url, control=ours, zygote=pid, board=board, on_reading=on_reading
+                self.settings,
+                redis_url=self.redis_url,
+                control=ours,
+                board=board,
+                flows=self.flows,
+                only=self.only,
+                on_reading=on_reading,
             )
             return await supervisor.run()
 

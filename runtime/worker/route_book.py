@@ -28,7 +28,7 @@ class RouteBook:
         engine: Engine,
         lanes: Lanes,
         *,
-        only: frozenset[str],
+        takes: Callable[[Route], bool],
         changed: Callable[[], None],
         worker: str,
         preloaded: Mapping[str, tuple[FlowSource, LoadedFlow]] | None = None,
@@ -36,7 +36,7 @@ class RouteBook:
         self._broker = broker
         self._engine = engine
         self._lanes = lanes
-        self._only = only
+        self._takes = takes
         self._changed = changed
         self._worker = worker
         self._preloaded = preloaded or {}
@@ -49,7 +49,7 @@ class RouteBook:
         """Load what is new, keep what is not, close what is gone. Runs in flight finish on their own version."""
         async with self._lock:
             self.snapshot, self.problems = snapshot, snapshot.problems
-            mine = {n: r for n, r in snapshot.routes.items() if not self._only or n in self._only}
+            mine = {n: r for n, r in snapshot.routes.items() if self._takes(r)}
             family = sources(snapshot.routes)
             moved, self._family = family != self._family, family
             self._engine.set_siblings(family)

@@ -18,6 +18,7 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -25,10 +26,12 @@ import structlog
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
 from runtime.broker.leases import LeaseState
+from runtime.registry.registry import Registry
+from runtime.registry.watch import watch
 from runtime.settings import Settings
 from runtime.worker.board import Board, Slot, boot_time
 from runtime.worker.channel import Channel, Message
-from runtime.worker.identity import LAST_WRITES, new_name
+from runtime.worker.identity import LAST_WRITES, end_tasks, new_name
 from runtime.worker.probes import ChildView, ProbeServer, WorkerView
 from runtime.worker.zygote import ChildSpec
 from shared_models.errors import HeadraceError
@@ -86,18 +89,22 @@ class Supervisor:
         *,
         redis_url: str,
         control: socket.socket,
-        zygote: int,
         board: Board,
+        flows: Path,
+        only: frozenset[str] = frozenset(),
         on_reading: OnReading | None = None,
     ) -> None:
         self._settings = settings
         self._broker = Broker.connect(redis_url, settings.redis, settings.retention)
         self._control = control
-        self._zygote = zygote
         self._board = board
         self._processes = settings.worker.processes
         self._on_reading = on_reading
         self.children: dict[str, Child] = {}
+        self._registry = Registry(flows)
+        self._only = only
+        self._exclusive: frozenset[str] = frozenset()
+        self._folder_known = asyncio.Event()
         self._alone: dict[tuple[str, str], Child | None] = {}
         self._drain = asyncio.Event()
         self._changed = asyncio.Event()
@@ -122,11 +129,13 @@ class Supervisor:
         loop.add_reader(self._control, self._hear_zygote)
         roles = [self._spawn(self._renew(), "renewals"), self._spawn(self._watch_hangs(), "hangs")]
         roles.append(self._spawn(self._watch_backlog(), "backlog"))
+        roles.append(self._spawn(self._watch_folder(), "folder"))
         if (port := self._settings.worker.probe_port) is not None:
             server = ProbeServer(self._settings.worker.probe_host, port, self.view)
             roles.append(self._spawn(server.run(), "probes"))
         try:
-            await self._first(self._zygote_ready, self._drain, self._zygote_gone)
+            for known in (self._zygote_ready, self._folder_known):
+                await self._first(known, self._drain, self._zygote_gone)
             self._enough_children = boot_time()
             while not self._drain.is_set() and not self._zygote_gone.is_set():
                 await self._fill()
@@ -137,9 +146,7 @@ class Supervisor:
                 self._exit = EXIT_ZYGOTE_GONE
             await self._end_children()
         finally:
-            for role in roles:
-                role.cancel()
-            await self._settle_tasks()
+            await self._settle_tasks(set(roles))
             loop.remove_reader(self._control)
             self._control.close()
             await self._broker.close()
@@ -178,15 +185,18 @@ class Supervisor:
             self._exit = EXIT_CHILDREN_FAIL
             self._drain.set()
             return
-        while sum(not c.recycling and c.spec.alone is None for c in self.children.values()) < self._processes:
-            await self._start(None)
+        serving = [c.spec for c in self.children.values() if not c.recycling and c.spec.alone is None]
+        for _ in range(self._processes - sum(spec.exclusive is None for spec in serving)):
+            await self._start()
+        for route in self._exclusive - {spec.exclusive for spec in serving}:
+            await self._start(exclusive=route)
         for entry, child in list(self._alone.items()):
             if child is None and sum(c is not None for c in self._alone.values()) < MAX_ALONE:
-                self._alone[entry] = await self._start(entry)
+                self._alone[entry] = await self._start(alone=entry)
 
-    async def _start(self, alone: tuple[str, str] | None) -> Child:
+    async def _start(self, *, alone: tuple[str, str] | None = None, exclusive: str | None = None) -> Child:
         number = self._board.take()
-        spec = ChildSpec(name=new_name(), slot=number, alone=alone)
+        spec = ChildSpec(name=new_name(), slot=number, alone=alone, exclusive=exclusive)
         ours, theirs = socket.socketpair()
         child: Child
 
@@ -212,9 +222,7 @@ class Supervisor:
             child.reading = message["reading"]
             self._failed_starts = 0
             log.info("child.reading", worker=child.spec.name, pid=child.pid, routes=len(message["reading"]["ready"]))
-            if self._on_reading is not None and child.spec.alone is None:
-                on_reading, self._on_reading = self._on_reading, None
-                on_reading(message["reading"])
+            self._tell_reading()
         if "recycling" in message:
             child.recycling = True
             self._changed.set()
@@ -222,6 +230,19 @@ class Supervisor:
             self._alone.setdefault((message["alone"][0], message["alone"][1]), None)
             self._changed.set()
         return None
+
+    def _tell_reading(self) -> None:
+        """Once all that were started read: say what this worker runs, and what not."""
+        told = [child.reading for child in self.children.values() if child.spec.alone is None]
+        if self._on_reading is None or len(told) < self._processes + len(self._exclusive):
+            return
+        on_reading, reports = self._on_reading, [report for report in told if report is not None]
+        if len(reports) < len(told):
+            return
+        self._on_reading = None
+        unready = {name: needs for report in reports for name, needs in report["unready"].items()}
+        ready = {name for report in reports for name in report["ready"]}
+        on_reading({**reports[0], "ready": sorted(ready), "unready": unready})
 
     def _ended(self, child: Child, status: int) -> None:
         """A child has ended and was waited for: only now may what it held go to others."""
@@ -318,12 +339,27 @@ class Supervisor:
                 log.error("child.hangs", worker=child.spec.name, pid=child.pid, seconds=round(beat, 1), blamed=blamed)
                 self._kill(child)
 
+    async def _watch_folder(self) -> None:
+        """Know which routes want a process of their own; one whose route no longer does is drained."""
+        async for snapshot in watch(self._registry):
+            routes = snapshot.routes.values()
+            wanted = {
+                r.name for r in routes if r.spec.isolation == "exclusive" and (not self._only or r.name in self._only)
+            }
+            self._exclusive = frozenset(wanted)
+            for child in self.children.values():
+                if child.spec.exclusive is not None and child.spec.exclusive not in wanted:
+                    child.recycling = True
+                    child.channel.tell({"drain": True})
+            self._folder_known.set()
+            self._changed.set()
+
     async def _watch_backlog(self) -> None:
         """Note for how long events have waited on routes that are not blocked, and how many children read."""
         while True:
             await asyncio.sleep(BACKLOG_LOOK)
             reading = [c for c in self.children.values() if c.reading is not None and c.spec.alone is None]
-            if len(reading) >= self._processes:
+            if sum(_is_general(c.spec) for c in reading) >= self._processes:
                 self._enough_children = boot_time()
             keys = list({key: None for child in reading for key in child.keys})
             try:
@@ -360,7 +396,7 @@ class Supervisor:
             children=tuple(
                 ChildView(c.spec.name, c.reading is not None, *c.slot.ages, c.slot.used)
                 for c in self.children.values()
-                if c.spec.alone is None
+                if _is_general(c.spec)
             ),
         )
 
@@ -411,9 +447,14 @@ class Supervisor:
             self._exit = EXIT_FAILED
             self._drain.set()
 
-    async def _settle_tasks(self) -> None:
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=KILL_MARGIN)
+    async def _settle_tasks(self, roles: set[asyncio.Task[None]]) -> None:
+        if others := self._tasks - roles:
+            await asyncio.wait(others, timeout=KILL_MARGIN)
+        await end_tasks(self._tasks | roles)
+
+
+def _is_general(spec: ChildSpec) -> bool:
+    return spec.alone is None and spec.exclusive is None
 
 
 def _how(status: int) -> str:

@@ -29,6 +29,8 @@ class ChildSpec:
     slot: int
     alone: tuple[str, str] | None = None
     """Route and entry id."""
+    exclusive: str | None = None
+    """The one route that this process is for."""
 
     def dump(self) -> bytes:
         """As it goes through the control socket."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -214,3 +215,28 @@ async def test_the_probes_answer_over_http_and_by_command(server_url, flows, led
     gone = headrace("health", "--url", url, home=tmp_path)
     assert gone.code == 1
     assert "no worker answers" in gone.err
+
+
+async def test_an_exclusive_route_has_a_process_of_its_own_and_runs_one_at_a_time(server_url, flows, ledger):
+    """Row B2: what it blocks is nobody else's."""
+    write_flow(flows, "alone", spec={"isolation": "exclusive"})
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, reading=2, processes=1, concurrency=5):
+            own = [await c.send("flows:alone", {"input_value": "x", "block": 0.4}) for _ in range(3)]
+            await started(ledger, own[0])
+            beside = [await c.send("flows:echo", {"input_value": "y"}) for _ in range(10)]
+            runs = [await c.run(KEYS, event) for event in beside]
+            assert {r.status for r in runs} == {RunStatus.COMPLETED}
+            for event in own:
+                assert (await c.run(RouteKeys("flows:alone", "headrace"), event)).status is RunStatus.COMPLETED
+            pids = {route: {line["pid"] for line in starts(ledger) if line["event"] in events}
+                    for route, events in (("alone", own), ("echo", beside))}  # fmt: skip
+            assert len(pids["alone"]) == 1
+            assert pids["alone"] & pids["echo"] == set()
+            spans = [line["what"] for line in read_ledger(ledger) if line["event"] in own]
+            assert spans == ["start", "end"] * 3
+            write_flow(flows, "alone", spec={"isolation": "shared"})
+            async with asyncio.timeout(15):
+                while pids["alone"] & {line["pid"] for line in starts(ledger)[-1:]} or len(starts(ledger)) == 13:
+                    event = await c.send("flows:alone", {"input_value": "z"})
+                    await c.run(RouteKeys("flows:alone", "headrace"), event)

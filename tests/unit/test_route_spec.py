@@ -109,7 +109,7 @@ def test_a_variable_is_the_text_that_was_written() -> None:
         ("xyzzy: 1", "line 1: unknown key xyzzy; known here: stream, group, enabled"),
         ("flows: {}", "line 1: flows is for a file that holds several flows"),
         ("order_by: payload.user", "line 1: order_by is not built yet; remove it"),
-        ("isolation: process", "line 1: isolation is not built yet; remove it"),
+        ("isolation: process", "shared"),
         ("limits: {}", "line 1: limits is not built yet; remove it"),
         ("join: {}", "line 1: join is not built yet; remove it"),
         ("timeout: 30", "line 1: timeout: 30 is not a duration; write a number and a unit: 500ms, 30s, 10m, 24h, 7d"),
