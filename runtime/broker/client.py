@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runtime.broker.address import connect
 from runtime.broker.chat import ChatStore
 from runtime.broker.connection import Connection
 from runtime.broker.dead_letters import DeadLetters
@@ -38,7 +39,7 @@ class Broker:
     @classmethod
     def connect(cls, url: str, settings: RedisSettings, retention: RetentionSettings | None = None) -> Broker:
         """A broker on ``url``; nothing is sent before the first command. Raises BrokerError for a wrong URL."""
-        return cls(Connection.to(url, settings), retention)
+        return cls(connect(url, settings), retention)
 
     async def ping(self) -> None:
         """Raises BrokerUnavailable if Redis does not answer."""

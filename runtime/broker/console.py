@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from runtime.broker.address import single
 from runtime.errors import BrokerUnavailable
 
 
@@ -34,7 +35,7 @@ class Console:
     async def open(cls, url: str, *, timeout: float) -> Console:  # noqa: ASYNC109  seconds for the connection alone
         """Connect. Raises BrokerUnavailable."""
         try:
-            pool = ConnectionPool.from_url(url, protocol=2, socket_connect_timeout=timeout, socket_timeout=None)
+            pool = single(url, timeout=timeout)
             return cls(pool, await pool.get_connection())  # type: ignore[no-untyped-call]
         except (RedisError, OSError, ValueError) as error:
             raise BrokerUnavailable(f"Redis cannot be reached: {error}") from error

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.broker.connection import Command, Connection
+from runtime.broker.connection import Command, Connection, Line
 from runtime.broker.delivery import Delivery, Fetched
 from runtime.broker.keys import RouteKeys
 from runtime.broker.scripts import Call, call, refuse
 from runtime.errors import BrokerError
+
+MAX_WAITS = 64
+"""Blocking reads under way at once, where one command cannot read all streams; the other streams are polled."""
+
+UNBLOCKED = 1.0
+"""Seconds that a blocking read may take to return when it is told to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class Reader:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._waiting: set[int] = set()
+        self._waiting: set[Line] = set()
 
     async def fetch(self, requests: Sequence[FetchRequest]) -> list[Fetched | BrokerError]:
         """Due and new entries of many routes in one round trip; an answer or the error for each, in order.
@@ -50,20 +58,60 @@ class Reader:
         """
         if not tails:
             return set()
-        streams = list(tails)
-        block = max(1, int(timeout * 1000))
-        command: Command = ("XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *streams, *tails.values())
-        async with self._connection.blocking() as line:
-            self._waiting.add(line.client_id)
+        parts = self._parts(list(tails))
+        if len(parts) == 1:
+            return await self._wait_for(tails, timeout)
+        waits = [
+            asyncio.create_task(self._wait_for({name: tails[name] for name in part}, timeout), name="reader:wait")
+            for part in parts[:MAX_WAITS]
+        ]
+        try:
+            return await _first_news(waits)
+        finally:
+            await self._end(waits)
+
+    def _parts(self, streams: Sequence[str]) -> list[list[str]]:
+        """The streams in parts that one command may read: on a cluster, those of one slot."""
+        parts: list[list[str]] = []
+        for stream in streams:
+            part = next((part for part in parts if self._connection.together(part[0], stream)), None)
+            if part is None:
+                parts.append([stream])
+            else:
+                part.append(stream)
+        return parts
+
+    async def _wait_for(self, tails: Mapping[str, str], seconds: float) -> set[str]:
+        block = max(1, int(seconds * 1000))
+        command: Command = ("XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *tails, *tails.values())
+        async with self._connection.blocking(next(iter(tails))) as line:
+            self._waiting.add(line)
             try:
-                reply = await line.send(*command, seconds=timeout)
+                reply = await line.send(*command, seconds=seconds)
             finally:
-                self._waiting.discard(line.client_id)
+                self._waiting.discard(line)
         return {stream.decode() for stream, _ in reply or ()}
+
+    async def _end(self, waits: Sequence[asyncio.Task[set[str]]]) -> None:
+        """End the blocking reads that are left, without dropping their connections where that is possible."""
+        left = [wait for wait in waits if not wait.done()]
+        if left and (task := asyncio.current_task()) is not None and not task.cancelling():
+            with suppress(BrokerError):
+                await self.unblock()
+            await asyncio.wait(left, timeout=UNBLOCKED)
+        for wait in left:
+            wait.cancel()
+        await asyncio.wait(waits)
+        for wait in waits:
+            if not wait.cancelled():
+                wait.exception()  # told of already, or the others have brought news
 
     async def unblock(self) -> None:
         """Let every ``wait`` of this process return at once, with nothing; its connection lives on."""
-        await self._connection.pipeline([("CLIENT", "UNBLOCK", client_id) for client_id in tuple(self._waiting)])
+        failed = await asyncio.gather(*(line.unblock() for line in tuple(self._waiting)), return_exceptions=True)
+        for error in failed:
+            if error is not None:
+                raise error
 
     async def pending(self, keys: RouteKeys, *, worker: str, count: int = 1000) -> list[str]:
         """Ids of entries that are pending for ``worker``, lowest first."""
@@ -84,6 +132,24 @@ class Reader:
         if gone:
             await self._connection.command("XACK", keys.stream, keys.group, *gone)
         return found
+
+
+async def _first_news(waits: Sequence[asyncio.Task[set[str]]]) -> set[str]:
+    """The streams of the first read that brings any. A read that fails does not end the others; all of them do."""
+    left, problem = set(waits), None
+    while left:
+        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        news = set[str]()
+        for wait in done:
+            if (error := wait.exception()) is None:
+                news |= wait.result()
+            else:
+                problem = error
+        if news:
+            return news
+    if problem is not None and all(wait.exception() is not None for wait in waits):
+        raise problem
+    return set()
 
 
 def delivery(entry: Any, *, probe: bool = False) -> Delivery:

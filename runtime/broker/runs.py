@@ -55,7 +55,7 @@ class Runs:
             found = await self._connection.command("XRANGE", feed, f"({after}", "+", "COUNT", count)
         else:
             command = ("XREAD", "COUNT", count, "BLOCK", max(1, int(block * 1000)), "STREAMS", feed, after)
-            async with self._connection.blocking() as line:
+            async with self._connection.blocking(feed) as line:
                 reply = await line.send(*command, seconds=block)
             found = reply[0][1] if reply else []
         events = (_event(line_id.decode(), texts(flat)) for line_id, flat in found)

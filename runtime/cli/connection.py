@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from runtime.broker.client import Broker
     from runtime.settings import Settings
 
-SCHEMES = ("redis", "rediss", "unix")
-
 NO_REDIS = (
     "no Redis is given: use --redis-url, HEADRACE_REDIS__URL or REDIS_URL, or start one with `headrace up` "
     "(its address is looked for in .headrace/redis.url here and in the folders above)"
@@ -51,20 +49,14 @@ def given_url(option: str | None, settings: Settings, environ: Mapping[str, str]
 
 
 def _checked(url: str) -> str:
-    from urllib.parse import urlsplit
-
-    from runtime.errors import SettingsError
+    from runtime.broker.address import FORMS, parse
+    from runtime.errors import BrokerError, SettingsError
 
     try:
-        parts = urlsplit(url)
-        good = parts.scheme in SCHEMES and url.startswith(f"{parts.scheme}://") and (parts.port or 1) > 0
-    except ValueError:
-        good = False
-    if not good:
+        parse(url)
+    except BrokerError:
         # The URL itself is not told: what is wrong about it may be where its password stands.
-        raise SettingsError(
-            "what is given is not a Redis URL; write redis://[user:password@]host:port/0 (or rediss, unix)"
-        )
+        raise SettingsError(f"what is given is not a Redis URL; write {FORMS}") from None
     return url
 
 

