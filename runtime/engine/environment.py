@@ -5,6 +5,7 @@ Loads nothing of Langflow. Everything here may be done twice.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import atexit
 import contextlib
@@ -14,11 +15,13 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -52,6 +55,25 @@ def check_environment(environ: Mapping[str, str] = os.environ) -> None:
     for name in environ.get("LANGFLOW_COMPONENTS_PATH", "").split(","):
         if name.strip() and not Path(name.strip()).is_dir():
             raise EngineError(f"LANGFLOW_COMPONENTS_PATH names {name.strip()}, which is not a directory")
+
+
+def parse_one_at_a_time() -> None:
+    """Let one thread at a time into ``ast.parse``, on Pythons that count its recursion for all threads as one.
+
+    Runs parse their components' source on the loop while a load does so in a thread. Where a garbage collection lets
+    one in on the other, the parser raises SystemError: a failed attempt, or a flow that does not load (CPython
+    gh-106905; mended in 3.11.8).
+    """
+    if sys.version_info[:3] >= (3, 11, 8) or hasattr(ast.parse, "__wrapped__"):
+        return
+    parse, lock = ast.parse, threading.RLock()
+
+    @wraps(parse)
+    def locked(*args: Any, **keywords: Any) -> Any:
+        with lock:
+            return parse(*args, **keywords)
+
+    ast.parse = locked
 
 
 def freeze_heap() -> None:

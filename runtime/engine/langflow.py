@@ -37,6 +37,7 @@ class LangflowEngine:
         """
         environment.set_environment()
         environment.check_environment()
+        environment.parse_one_at_a_time()
         self._pool = environment.size_thread_pool(asyncio.get_running_loop(), concurrency=concurrency)
         services = await asyncio.to_thread(self._import)
         await services.load_templates_if_restricted()
