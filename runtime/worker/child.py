@@ -102,6 +102,10 @@ async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops
     settings, engine = context.settings, context.engine
     route = spec.exclusive or (spec.alone[0] if spec.alone else None)
     await engine.prepare(concurrency=settings.worker.concurrency)
+
+    async def next_alone() -> str:
+        return str((await channel.ask({"next": True})).get("entry", ""))
+
     broker = Broker.connect(context.redis_url, settings.redis, settings.retention)
     resources = Resources(
         settings=settings,
@@ -118,6 +122,7 @@ async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops
         slot=context.board.slot(spec.slot),
         tell=channel.tell,
         alone=spec.alone,
+        next_alone=next_alone,
     )
     identity = Identity(resources, name=spec.name, lease=SupervisedLease(channel))
     recycler = Recycler(resources, channel)

@@ -10,7 +10,7 @@ import asyncio
 import os
 import platform
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,10 @@ RETRY_UNREADY = 15.0
 """Seconds between tries to load what could not be loaded."""
 
 
+async def _none() -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What outlives an identity: the process's configuration, its engine, the flows it has loaded, its slots."""
@@ -67,7 +71,9 @@ class Resources:
     leaves_exclusive: bool = False
     """Routes that want a process of their own are another's."""
     alone: tuple[str, str] | None = None
-    """The route and entry id that this process is for, if it is for one alone."""
+    """The route and entry id that this process is for, if it is for entries that run alone, one after the other."""
+    next_alone: Callable[[], Awaitable[str]] = _none
+    """Asks the supervisor for the next entry to run alone; an empty answer: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +187,7 @@ class Identity:
             if on_ready is not None:
                 on_ready(self._ready())
             if self._with.alone is not None:
-                await self._serve_one(*self._with.alone)
+                await self._serve_alone(*self._with.alone)
                 return
             consuming = self._spawn(self._consumer.run(), "consumer")
             following = self._spawn(self._follow(snapshots), "watcher")
@@ -195,8 +201,15 @@ class Identity:
         finally:
             await snapshots.aclose()
 
+    async def _serve_alone(self, route: str, entry_id: str) -> None:
+        """Run the entry that this process is for, then others that must run alone, then end."""
+        while entry_id and not self._with.drain.is_set():
+            await self._serve_one(route, entry_id)
+            entry_id = await self._with.next_alone()
+        self._with.drain.set()
+        await asyncio.Event().wait()  # the drain takes it from here
+
     async def _serve_one(self, route: str, entry_id: str) -> None:
-        """Run the one entry that this process is for, then end."""
         lane = self._with.lanes.get(route)
         tries = 0
         while lane is not None and lane.readable and not self._with.drain.is_set():

@@ -53,8 +53,17 @@ MAX_FAILED_STARTS = 5
 MAX_ALONE = 2
 """Entries that run alone at once, each in a child of its own beside the others."""
 
+ALONE_IN_TURN = 32
+"""Entries that such a child runs one after the other, before it leaves its place to another route's."""
+
 BACKLOG_LOOK = 5.0
 """Seconds between looks at what waits."""
+
+ALONE_LINGERS = 2.0
+"""Seconds that it waits for another one before it ends."""
+
+ORPHAN_LOOK = 0.05
+"""Seconds between looks for the end of a child whose parent is gone."""
 
 KILL_MARGIN = 5.0
 """Seconds beyond the drain that a child has before it is killed."""
@@ -72,6 +81,7 @@ class Child:
     keys: tuple[RouteKeys, ...] = ()
     reading: Message | None = None
     recycling: bool = False
+    ran_alone: int = 1
     blame: tuple[str, ...] | None = None
     """Whose attempts its death is charged to; None: everybody's that ran."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -106,6 +116,7 @@ class Supervisor:
         self._exclusive: frozenset[str] = frozenset()
         self._folder_known = asyncio.Event()
         self._alone: dict[tuple[str, str], Child | None] = {}
+        self._idle_alone: dict[Child, asyncio.Future[str]] = {}
         self._drain = asyncio.Event()
         self._changed = asyncio.Event()
         self._zygote_ready = asyncio.Event()
@@ -191,7 +202,7 @@ class Supervisor:
         for route in self._exclusive - {spec.exclusive for spec in serving}:
             await self._start(exclusive=route)
         for entry, child in list(self._alone.items()):
-            if child is None and sum(c is not None for c in self._alone.values()) < MAX_ALONE:
+            if child is None and sum(c.spec.alone is not None for c in self.children.values()) < MAX_ALONE:
                 self._alone[entry] = await self._start(alone=entry)
 
     async def _start(self, *, alone: tuple[str, str] | None = None, exclusive: str | None = None) -> Child:
@@ -209,7 +220,11 @@ class Supervisor:
         self.children[spec.name] = child
         await channel.open()
         with theirs:
-            socket.send_fds(self._control, [spec.dump()], [theirs.fileno()])
+            try:
+                socket.send_fds(self._control, [spec.dump()], [theirs.fileno()])
+            except OSError as error:
+                log.error("zygote.unreachable", error=repr(error))  # noqa: TRY400  it has ended, and is heard of soon
+                self._zygote_gone.set()
         return child
 
     async def _heard(self, child: Child, message: Message) -> Message | None:
@@ -226,10 +241,51 @@ class Supervisor:
         if "recycling" in message:
             child.recycling = True
             self._changed.set()
+        if "next" in message:
+            return {"entry": await self._next_alone(child)}
         if "alone" in message:
-            self._alone.setdefault((message["alone"][0], message["alone"][1]), None)
-            self._changed.set()
+            self._asked_alone((message["alone"][0], message["alone"][1]))
         return None
+
+    def _asked_alone(self, entry: tuple[str, str]) -> None:
+        if entry in self._alone:
+            return
+        idle = next(
+            (
+                c
+                for c, told in self._idle_alone.items()
+                if c.spec.alone and c.spec.alone[0] == entry[0] and not told.done()
+            ),
+            None,
+        )
+        self._alone[entry] = idle
+        if idle is not None:
+            self._idle_alone.pop(idle).set_result(entry[1])
+        self._changed.set()
+
+    async def _next_alone(self, child: Child) -> str:
+        """Another entry for a child that has run one alone: a death leaves many, and a fork for each is slow."""
+        self._let_go(child)
+        if child.spec.alone is None or child.ran_alone >= ALONE_IN_TURN:
+            return ""
+        child.ran_alone += 1
+        route = child.spec.alone[0]
+        entry = next((entry for entry, runner in self._alone.items() if runner is None and entry[0] == route), None)
+        if entry is not None:
+            self._alone[entry] = child
+            return entry[1]
+        self._idle_alone[child] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(ALONE_LINGERS):
+                return await self._idle_alone[child]
+        except TimeoutError:
+            return ""
+        finally:
+            self._idle_alone.pop(child, None)
+
+    def _let_go(self, child: Child) -> None:
+        for entry in [entry for entry, runner in self._alone.items() if runner is child]:
+            del self._alone[entry]
 
     def _tell_reading(self) -> None:
         """Once all that were started read: say what this worker runs, and what not."""
@@ -244,8 +300,8 @@ class Supervisor:
         ready = {name for report in reports for name in report["ready"]}
         on_reading({**reports[0], "ready": sorted(ready), "unready": unready})
 
-    def _ended(self, child: Child, status: int) -> None:
-        """A child has ended and was waited for: only now may what it held go to others."""
+    def _ended(self, child: Child, status: int | None) -> None:
+        """A child has ended and was waited for: only now may what it held go to others. None: nobody knows how."""
         del self.children[child.spec.name]
         self._board.give_back(child.spec.slot)
         child.ended.set()
@@ -258,8 +314,7 @@ class Supervisor:
             self._failed_starts += child.reading is None and lived < STEADY
             self._spawn(self._hand_on(child), f"hand-on:{child.spec.name}")
         self._spawn(child.channel.close(), f"close:{child.spec.name}")
-        if child.spec.alone is not None:
-            self._alone.pop(child.spec.alone, None)
+        self._let_go(child)
         pause = 0.0 if expected or child.reading is not None else min(5.0, 0.1 * 2**self._failed_starts)
         asyncio.get_running_loop().call_later(pause * random.uniform(0.5, 1.0), self._changed.set)  # noqa: S311
 
@@ -412,6 +467,8 @@ class Supervisor:
         if not data:
             asyncio.get_running_loop().remove_reader(self._control)
             self._zygote_gone.set()
+            for orphan in self.children.values():
+                self._spawn(self._wait_for_orphan(orphan), f"orphan:{orphan.spec.name}")
             return
         message = json.loads(data)
         if "ready" in message:
@@ -422,6 +479,14 @@ class Supervisor:
             for child in list(self.children.values()):
                 if child.pid == message["exited"]:
                     self._ended(child, message["status"])
+
+    async def _wait_for_orphan(self, child: Child) -> None:
+        """Without the zygote nobody waits for its children: look for a child's end once it has hung up."""
+        await child.channel.closed.wait()
+        while child.pid and _exists(child.pid):  # noqa: ASYNC110  no signal tells of a stranger's end
+            await asyncio.sleep(ORPHAN_LOOK)
+        if child.spec.name in self.children:
+            self._ended(child, None)
 
     # --- helpers ----------------------------------------------------------------------------------------------------
 
@@ -457,7 +522,20 @@ def _is_general(spec: ChildSpec) -> bool:
     return spec.alone is None and spec.exclusive is None
 
 
-def _how(status: int) -> str:
+def _exists(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        if os.waitpid(pid, os.WNOHANG)[0] == pid:
+            return False  # an orphan of a container's first process is that one's child
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "unknown, its parent had ended"
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
 
 

@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """What a child is to be: its consumer name, its slot on the board, and the one entry it runs alone, if any."""
+    """What a child is to be: its consumer name, its slot on the board, and the first entry it runs alone, if any."""
 
     name: str
     slot: int

@@ -39,7 +39,7 @@ MIX: Mapping[str, tuple[float, Mapping[str, Any]]] = {
 }
 """Each kind's share, and what its payload asks of the engine."""
 
-COSTLY = {"hangs": 30, "exits": 30, "blocks": 8}
+COSTLY = {"hangs": 10, "exits": 15, "blocks": 3}
 """Each takes seconds of a process: so many of a kind a minute at most."""
 
 

@@ -132,8 +132,7 @@ class Judge:
             for first, second in _pairs(executions):
                 if first.closed <= second.began:
                     continue
-                died = self._died(first)
-                if died is not None and died <= second.began + CLOCKS:
+                if not self._held(first, second.began):
                     overlaps += first.closed != float("inf")
                 elif self._flushed(first.began, second.began):
                     overlaps += 1
@@ -145,7 +144,7 @@ class Judge:
                         event,
                         f"executed by {first.pid} ({self._names[first.pid]}) from {first.began:.3f} to "
                         f"{first.closed:.3f}, and by {second.pid} from {second.began:.3f}; the first was declared "
-                        f"dead at {died}",
+                        f"dead at {self._died(first)}",
                     )
         self.verdict.figures |= {
             "double executions by lease holders": double,
@@ -153,10 +152,23 @@ class Judge:
             "overlaps that could not be judged": unknown,
         }
 
-    def _died(self, execution: Execution) -> float | None:
+    def _who(self, execution: Execution) -> str:
         event = self._events.get(execution.event)
-        name = self._names.get(execution.pid)
-        return self._deaths.get(f"{event.route}/{name}") if event is not None else None
+        return f"{event.route if event else None}/{self._names.get(execution.pid)}"
+
+    def _died(self, execution: Execution) -> float | None:
+        who = self._who(execution)
+        times = [-at for _, at in self._world.leases.get(who, []) if at < 0]
+        times += [self._deaths[who]] if who in self._deaths else []
+        return min(times, default=None)
+
+    def _held(self, execution: Execution, at: float) -> bool:
+        """Whether the execution's worker held its lease at a time."""
+        died = self._died(execution)
+        if died is not None and died <= at + CLOCKS:
+            return False
+        seen = [end for noted, end in self._world.leases.get(self._who(execution), []) if noted <= at]
+        return not seen or seen[-1] > at
 
     def _flushed(self, since: float, until: float) -> bool:
         return any(since <= flush <= until for flush in self._flushes)

@@ -81,6 +81,7 @@ async def _run(asked: Plan, world: World) -> Report:
     if asked.only:
         faults.kinds = {kind: how for kind, how in faults.kinds.items() if kind in asked.only}
     watching = asyncio.create_task(_watch(world), name="chaos:watch")
+    noting = asyncio.create_task(world.note_leases(), name="chaos:leases")
     producing = asyncio.create_task(world.producer.run(), name="chaos:producer")
     try:
         await faults.run(asked.seconds, every=asked.every)
@@ -91,9 +92,9 @@ async def _run(asked: Plan, world: World) -> Report:
         watching.cancel()
         left += await _end(world)
     finally:
-        watching.cancel()
-        producing.cancel()
-        await asyncio.gather(watching, producing, return_exceptions=True)
+        for task in (watching, noting, producing):
+            task.cancel()
+        await asyncio.gather(watching, noting, producing, return_exceptions=True)
         await world.producer.close()
     await asyncio.to_thread(world.harvest, flush=False)
     return await asyncio.to_thread(_judged, world, faults, left)

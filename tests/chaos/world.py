@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,8 @@ class World:
         self.kills: list[tuple[str, int, float]] = []
         """``child`` or ``worker``, the pid, when."""
         self.epochs: list[Epoch] = []
+        self.leases: dict[str, list[tuple[float, float]]] = {}
+        """By "route/consumer", as seen over time: when, and the end of its lease, or minus the time of its death."""
         self.problems: list[str] = []
         self.producer: Producer | None = None
         self.server_turn = asyncio.Lock()
@@ -227,6 +230,27 @@ class World:
     def client(self) -> redis.Redis:
         """A connection past every proxy."""
         return redis.Redis(port=self.server.port, decode_responses=True, socket_timeout=20)
+
+    async def note_leases(self) -> None:
+        """Look at the leases again and again: what a worker held at a time can be told only by who looked then."""
+        while True:
+            with suppress(redis.RedisError, OSError):
+                await asyncio.to_thread(self._note_leases)
+            await asyncio.sleep(0.1)
+
+    def _note_leases(self) -> None:
+        with self.client() as client:
+            pipe = client.pipeline(transaction=False)
+            for keys in ROUTES.values():
+                pipe.zrange(keys.leases, 0, -1, withscores=True)
+            replies = pipe.execute()
+        now = boot()
+        for route, reply in zip(ROUTES, replies, strict=True):
+            for name, score in reply:
+                seen = self.leases.setdefault(f"{route}/{name}", [])
+                at = score / 1000 - self._drift if score >= 0 else score / 1000 + self._drift
+                if not seen or seen[-1][1] != at:
+                    seen.append((now, at))
 
     def harvest(self, *, flush: bool) -> Epoch:
         """Note what Redis holds for the epoch; with ``flush`` take it all away in the same transaction."""
