@@ -67,12 +67,14 @@ class DeadLetters:
         if event_id and all(name != b"event_id" for name, _ in entry):
             # Its id came from its old entry's; without it the new entry would be a new event.
             entry = ((b"event_id", event_id.encode()), *entry)
+        near = self._connection.together(keys.stream, stream)
         reply = await self._connection.run(
             call(
                 "requeue",
                 [
                     *(keys.stream, keys.gate(key), keys.run(event_id), keys.feed(event_id), keys.runs),
-                    *(published(keys.stream, event_id), stream),
+                    *(published(keys.stream, event_id), published(keys.stream, f"rq:{stream}:{dead_letter_id}")),
+                    *((stream,) if near else ()),
                 ],
                 *(dead_letter_id, event_id, int(self._retention.runs * 1000)),
                 *chain.from_iterable(entry),
@@ -80,6 +82,9 @@ class DeadLetters:
         )
         if reply[0] == Refusal.WRONG_TYPE:
             raise PublishRefused(f"{keys.stream} is not a stream; nothing was requeued", target=keys.stream)
+        if not near:
+            # Should this not be answered: the next call finds that the rest was done, and does this.
+            await self.drop(stream, [dead_letter_id])
         return Requeued(reply[1].decode() if reply[0] == 1 else None, event_id)
 
     async def drop(self, stream: str, ids: Sequence[str]) -> int:

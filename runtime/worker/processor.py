@@ -91,6 +91,8 @@ class Processor:
         """Take one delivery to its end. Returns when it is settled, or not this worker's any more."""
         work = self._decode(flight, delivery, active)
         grant = await self._begin(work)
+        if grant is not None and grant.verdict is Verdict.STAGED:
+            grant = await self._publish_staged(work, grant)
         if grant is not None and grant.verdict is Verdict.BLOCKED:
             flight.lane.blocked = True
         if grant is not None and grant.verdict is Verdict.ALONE and self._ask_alone is not None:
@@ -179,6 +181,16 @@ class Processor:
             return grant
         return None
 
+    async def _publish_staged(self, work: Work, grant: Grant) -> Grant | None:
+        """Publish what a dead holder has left staged. It may be another event's, whose entry is gone: then ask anew."""
+        await self._settler.finish(work, grant)
+        if grant.event_id == work.claim.event_id:
+            return None
+        work.claim = replace(work.claim, token=self._new_token(work.flight))
+        grant_now = await self._begin(work)
+        # Still staged: others are at it. The entry is pending, and is looked at again.
+        return None if grant_now is not None and grant_now.verdict is Verdict.STAGED else grant_now
+
     def _log_verdict(self, work: Work, grant: Grant) -> None:
         if grant.verdict is Verdict.RUN:
             return
@@ -189,6 +201,7 @@ class Processor:
             Verdict.CANCELLED: "event.cancelled",
             Verdict.NOT_MINE: "event.not_mine",
             Verdict.OVER: "event.over",
+            Verdict.STAGED: "event.staged",
             Verdict.ALONE: "event.alone",
         }.get(grant.verdict, "event.not_run")
         log.info(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
 from runtime.broker.client import Broker
-from runtime.broker.delivery import Delivery
+from runtime.broker.delivery import Delivery, Grant
 from runtime.broker.gate import Claim
 from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried, RunMeta, Settled
+from runtime.broker.settlement import OutcomeRefused
 from runtime.errors import PublishRefused
 from runtime.settings import Settings
 from runtime.worker.flights import Abort, Flight
@@ -53,7 +56,39 @@ class Settler:
 
     async def settle(self, work: Work, outcome: Outcome) -> None:
         """Record the outcome: one atomic write, repeated until it is answered, whatever happens to the caller."""
-        writing = asyncio.create_task(self._write(work, outcome), name=f"settle:{work.claim.event_id}")
+        await self._to_its_end(work, self._write(work, outcome))
+
+    async def finish(self, work: Work, grant: Grant) -> None:
+        """Publish and record the outcome that a dead holder of the gate has staged, under that event's ids."""
+        claim = replace(work.claim, event_id=grant.event_id, entry_id=grant.entry_id)
+        same = grant.entry_id == work.delivery.entry_id
+        delivery = work.delivery if same else Delivery(grant.entry_id, ())
+        staged = replace(work, claim=claim, delivery=delivery, attempts=grant.attempts)
+        await self._to_its_end(staged, self._finish(staged))
+
+    async def _finish(self, work: Work) -> None:
+        tries = 0
+        while work.flight.abort is not Abort.LOST:
+            try:
+                settled = await self._broker.settlement.finish(work.claim)
+            except OutcomeRefused as error:
+                info = ErrorInfo(code=error.code, message=error.message)
+                return await self._write(work, DeadLettered(info, result=error.result))
+            except HeadraceError as error:
+                tries += 1
+                await backoff(work, "publish", error, tries)
+                continue
+            log.info(
+                "run.published",
+                route=work.active.route.name,
+                event_id=work.claim.event_id,
+                settled=settled.name.lower(),
+            )
+            return None
+        return None
+
+    async def _to_its_end(self, work: Work, write: Coroutine[Any, Any, None]) -> None:
+        writing = asyncio.create_task(write, name=f"settle:{work.claim.event_id}")
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:

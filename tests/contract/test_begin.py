@@ -194,9 +194,9 @@ async def test_a_staged_outcome_is_handed_to_the_next_holder(broker: Broker) -> 
     await send(broker, "e1")
     staged = await one.begin(await one.one())
     who = (KEYS.group, "w1", staged.claim.entry_id, staged.claim.token, "e1")
-    stage = call("stage", [STREAM, KEYS.gate("e1")], *who, "{}")
-    assert await broker.connection.run(stage) == [1]
-    assert await broker.connection.run(stage) == [1]
+    stage = call("stage", [STREAM, KEYS.gate("e1")], *who, "{}", 0)
+    assert (await broker.connection.run(stage))[0] == 1
+    assert (await broker.connection.run(stage))[0] == 1
     assert (await one.again(staged)).verdict is Verdict.STAGED
     await one.die()
     attempt = await two.begin(await two.one())
@@ -214,7 +214,7 @@ async def test_a_staged_outcome_of_an_event_whose_entry_is_gone(broker: Broker) 
     first = await send(broker, "e1")
     staged = await one.begin(await one.one(), key="k")
     who = (KEYS.group, "w1", first, staged.claim.token, "e1")
-    assert await broker.connection.run(call("stage", [STREAM, KEYS.gate("k")], *who, "{}")) == [1]
+    assert (await broker.connection.run(call("stage", [STREAM, KEYS.gate("k")], *who, "{}", 0)))[0] == 1
     await one.die()
     await raw(broker, "XDEL", STREAM, first)
     await send(broker, "e2")

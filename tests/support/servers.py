@@ -52,6 +52,14 @@ class RedisServer:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
+    def option(self, name: str) -> str:
+        """What it was started with."""
+        return self._config[self._config.index(name) + 1]
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     @property
     def pid(self) -> int:
         assert self._process is not None, "the server does not run"
@@ -61,8 +69,7 @@ class RedisServer:
         """Start it, on the same port and data as before, and wait until it answers."""
         assert self._process is None, "the server runs already"
         command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
-        command += [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        command += ["--logfile", str(self.folder / "log"), *self._config]
+        command += [self.binary, *self._arguments()]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + DEADLINE
         while not self._answers():
@@ -70,6 +77,10 @@ class RedisServer:
             assert time.monotonic() < deadline, "the server does not answer"
             time.sleep(0.005)
         return self
+
+    def _arguments(self) -> list[str]:
+        place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        return [*place, "--logfile", str(self.folder / "log"), *self._config]
 
     def stop(self) -> None:
         """End it as an operator does."""

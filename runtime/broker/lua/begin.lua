@@ -197,7 +197,7 @@ end
 if not over then attempts = attempts + 1 end
 if fresh then
   redis.call('HINCRBY', gate, 'gen', 1)
-  redis.call('HDEL', gate, 'cancel', 'ended', 'dl', 'outcome')
+  redis.call('HDEL', gate, 'cancel', 'ended', 'dl', 'outcome', 'staged_at')
   redis.call('HSET', gate, 'first', now)
   redis.call('HDEL', run, 'ended_at', 'duplicate_of', 'last_error', 'result', 'published', 'dead_letter',
     'dead_letter_id')

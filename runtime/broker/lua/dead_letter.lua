@@ -6,8 +6,7 @@
 -- KEYS[3] due    zset   parked entry to the time it is due (ms)
 -- KEYS[4] run    hash   record of the run
 -- KEYS[5] feed   stream progress of the run
--- KEYS[6] dlq    stream the dead letters
--- KEYS[7...] targets (stream), which are told
+-- KEYS[6...] first the dead letters (stream), unless the letter lies elsewhere, then the targets (stream), which are told
 -- ARGV[1] group
 -- ARGV[2] worker
 -- ARGV[3] entry id
@@ -18,17 +17,20 @@
 -- ARGV[8] what went wrong
 -- ARGV[9] summary of the dead letter for the run record (JSON)
 -- ARGV[10] the result that could not be published (JSON), or empty
--- ARGV[11] number of names and values of the dead letter, then those
--- ARGV[12...] for each target: entries it keeps where no group reads it (empty: all), number of names and values, those
+-- ARGV[11] the dead letter's id, if it was published before, in another slot; then nothing can cancel the event any more
+-- ARGV[12] number of names and values of the dead letter, then those
+-- ARGV[13...] for each target: entries it keeps where no group reads it (empty: all), number of names and values, those
 -- Returns
 --   {1, id} done: the id of the dead letter
 --   {2} this token has settled before
 --   {3} dropped without a dead letter: the event was cancelled
 --  {-2} the token holds nothing any more
 --  {-5, i} KEYS[i] has the wrong type; nothing was written
-local stream, gate, due, run, feed, dlq = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local stream, gate, due, run, feed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, me, id, token, event = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local ttl, keep, problem, summary, result = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
+local dead = ARGV[11]
+local elsewhere = dead ~= ''
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
@@ -79,17 +81,20 @@ for i = 6, #KEYS do
 end
 
 drop()
-local cancelled = redis.call('HGET', gate, 'cancel') == '1'
-local status, dead = 'cancelled', ''
+local cancelled = not elsewhere and redis.call('HGET', gate, 'cancel') == '1'
+local status = 'cancelled'
 redis.call('HDEL', run, 'due_at', 'dead_letter', 'dead_letter_id')
 if not cancelled then
   status = 'dead_lettered'
-  local fields, a = {}, 11
+  local fields, a, first = {}, 12, 6
   for n = 1, tonumber(ARGV[a]) do fields[n] = ARGV[a + n] end
-  dead = redis.call('XADD', dlq, '*', 'dl_first_at', redis.call('HGET', gate, 'first') or '', 'dl_died_at', now,
-    unpack(fields))
+  if not elsewhere then
+    dead = redis.call('XADD', KEYS[first], '*', 'dl_first_at', redis.call('HGET', gate, 'first') or '', 'dl_died_at',
+      now, unpack(fields))
+    first = first + 1
+  end
   a = a + #fields + 1
-  for i = 7, #KEYS do
+  for i = first, #KEYS do
     local limit, count = ARGV[a], tonumber(ARGV[a + 1])
     fields = {}
     for n = 1, count do fields[n] = ARGV[a + 1 + n] end

@@ -9,13 +9,14 @@
 -- ARGV[1] ms that a second publish of the event is recognised
 -- ARGV[2] event id
 -- ARGV[3] ms that records are kept
--- ARGV[4] number of names and values that follow for the run record, then those, then the entry's names and values
+-- ARGV[4] entries that the stream keeps where no group reads it; empty: all
+-- ARGV[5] number of names and values that follow for the run record, then those, then the entry's names and values
 -- Returns
 --   {1, id} added
 --   {2, id} published before, and that entry is still to be settled or its event has ended
 --  {-5, 1} the target is not a stream
 local stream, pub, run, feed, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local ttl, event, keep, count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local ttl, event, keep, count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
@@ -35,15 +36,18 @@ if old then
 end
 
 local fields = {}
-for i = 5 + count, #ARGV do fields[#fields + 1] = ARGV[i] end
+for i = 6 + count, #ARGV do fields[#fields + 1] = ARGV[i] end
 local id = redis.call('XADD', stream, '*', unpack(fields))
 redis.call('SET', pub, id, 'PX', ttl)
+if ARGV[4] ~= '' and #redis.call('XINFO', 'GROUPS', stream) == 0 then
+  redis.call('XTRIM', stream, 'MAXLEN', '~', ARGV[4])
+end
 if not run then return {1, id} end
 -- The record of a completed or cancelled event stays while its key is taken: the gate will drop this entry.
 if ended and record[1] ~= 'dead_lettered' and record[2] and record[2] + ttl > now then return {1, id} end
 if not ended and record[1] then return {1, id} end
 local meta = {}
-for i = 5, 4 + count do meta[#meta + 1] = ARGV[i] end
+for i = 6, 5 + count do meta[#meta + 1] = ARGV[i] end
 if count > 0 then redis.call('HSET', run, unpack(meta)) end
 redis.call('HDEL', run, 'ended_at', 'due_at', 'started_at', 'duplicate_of', 'last_error', 'result', 'published',
   'dead_letter', 'dead_letter_id')

@@ -8,7 +8,8 @@
 -- KEYS[4] feed   stream progress of the run
 -- KEYS[5] runs   zset   event id to the time of its last change, for listings
 -- KEYS[6] pub    string the entry id under which this event was published here
--- KEYS[7] dlq    stream the dead letters
+-- KEYS[7] mark   string the entry id under which a dead letter was put back that lies in another slot
+-- KEYS[8...] the dead letters (stream), if they lie in this slot
 -- ARGV[1] id of the dead letter
 -- ARGV[2] event id
 -- ARGV[3] ms that records are kept
@@ -17,19 +18,30 @@
 --   {1, id} done: the id of the new entry
 --   {2} there is no such dead letter (any more)
 --  {-5, 1} the target is not a stream; nothing was written
-local stream, gate, run, feed, runs, pub, dlq = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local stream, gate, run, feed, runs, pub, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local dlq = #KEYS > 7 and KEYS[#KEYS]
 local dead, event, keep = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
 local kind = redis.call('TYPE', stream).ok
 if kind ~= 'none' and kind ~= 'stream' then return {-5, 1} end
-if not redis.call('XRANGE', dlq, dead, dead)[1] then return {2} end
+if dlq then
+  if not redis.call('XRANGE', dlq, dead, dead)[1] then return {2} end
+else
+  -- The caller has seen it, and deletes it after this; it may have been here before.
+  local done = redis.call('GET', mark)
+  if done then return {1, done} end
+end
 
 local fields = {}
 for i = 4, #ARGV do fields[#fields + 1] = ARGV[i] end
 local id = redis.call('XADD', stream, '*', unpack(fields))
-redis.call('XDEL', dlq, dead)
+if dlq then
+  redis.call('XDEL', dlq, dead)
+else
+  redis.call('SET', mark, id, 'PX', 86400000)
+end
 redis.call('SET', pub, id, 'XX', 'KEEPTTL')
 local state = redis.call('HGET', gate, 'state')
 if not state or state == 'dead' then
