@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from runtime.telemetry.quiet import Quiet
 from runtime.telemetry.redact import mask
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def configure(settings: LogSettings) -> None:
     drawn = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
     _Config.processors = (
         _admit,
+        Quiet(),
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         _add_name,

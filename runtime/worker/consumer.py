@@ -66,6 +66,8 @@ class Consumer:
         self._watched: frozenset[str] = frozenset()
         self._failures = 0
         self._next_reconcile = 0.0
+        self._deaf = 0
+        self._deaf_until = 0.0
 
     def kick(self) -> None:
         """Look again now: a lane has changed, or something is due."""
@@ -146,7 +148,7 @@ class Consumer:
         if not lane.readable:  # it was closed, or what its flow needs has gone, while Redis was asked
             await self._give_back(lane, [delivery.entry_id for delivery in fetched.deliveries])
             return
-        now = time.monotonic()
+        now, lane.failures = time.monotonic(), 0
         lane.tail, lane.hungry, lane.blocked = fetched.tail, fetched.more and not fetched.blocked, fetched.blocked
         lane.next_look = now + self._settings.poll_interval
         if fetched.next_due is not None and not fetched.blocked:
@@ -193,7 +195,7 @@ class Consumer:
             try:
                 await self._broker.streams.ensure_group(lane.keys)
             except HeadraceError as failed:
-                await self._away(failed, [lane])
+                self._lane_away(lane, failed)
             else:
                 log.warning("group.recreated", route=lane.name, stream=lane.keys.stream, group=lane.keys.group)
                 lane.hungry, lane.tail = True, "0-0"
@@ -202,7 +204,15 @@ class Consumer:
             if not await self._lease.renew_now():
                 await self._pause(0.2)
         else:
-            await self._away(error, [lane])
+            self._lane_away(lane, error)
+
+    def _lane_away(self, lane: Lane, error: HeadraceError) -> None:
+        """One lane's server does not answer, or not for it: the others must not wait."""
+        if not any(other.failures for other in self._lanes):
+            log.warning("redis.failed", step="fetch", route=lane.name, code=error.code, error=error.message)
+        lane.failures += 1
+        lane.hungry = False
+        lane.next_look = time.monotonic() + min(MAX_BACKOFF, 0.05 * 2 ** min(lane.failures, 8))
 
     async def _away(self, error: HeadraceError, lanes: Sequence[Lane]) -> None:
         self._failures += 1
@@ -226,7 +236,10 @@ class Consumer:
         if not quiet and self._slot is not None:
             self._slot.polled()  # there is nothing to look for: every place is taken
         timer = min([BLOCK, *(lane.next_look - now for lane in quiet), self._next_reconcile - now])
-        await self._listen(quiet)
+        if now < self._deaf_until:
+            timer = min(timer, self._deaf_until - now)
+        if now >= self._deaf_until:
+            await self._listen([lane for lane in quiet if not lane.failures])
         kicked = asyncio.create_task(self._kick.wait(), name="consumer:kick")
         waits: set[asyncio.Task[object]] = {kicked}
         if self._news is not None:
@@ -257,6 +270,10 @@ class Consumer:
             return
         news, self._news = self._news, None
         error = news.exception()
+        # A blocking read can fail where all else goes well (no more clients are let in, say).
+        self._deaf = self._deaf + 1 if error is not None else 0
+        if self._deaf:
+            self._deaf_until = time.monotonic() + min(MAX_BACKOFF, 0.05 * 2 ** min(self._deaf, 8))
         streams: set[str] | frozenset[str] = self._watched if error is not None else news.result()
         for lane in lanes:
             if lane.keys.stream in streams:

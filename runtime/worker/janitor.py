@@ -9,6 +9,7 @@ from runtime.errors import GroupMissing
 from runtime.settings import Settings
 from runtime.worker.lanes import Lane, Lanes
 from runtime.worker.loop import PeriodicLoop
+from shared_models.errors import HeadraceError
 
 log = structlog.get_logger("headrace.worker")
 
@@ -25,9 +26,15 @@ class Janitor(PeriodicLoop):
 
     async def tick(self) -> None:
         """One round over the lanes."""
+        problem: HeadraceError | None = None
         for lane in self._lanes:
             if lane.listening:
-                await self._audit(lane)
+                try:
+                    await self._audit(lane)
+                except HeadraceError as error:
+                    problem = error  # of a cluster's servers one may be away
+        if problem is not None:
+            raise problem
 
     async def _audit(self, lane: Lane) -> None:
         try:

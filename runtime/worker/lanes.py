@@ -40,6 +40,8 @@ class Lane:
     blocked: bool = False
     unsure: bool = False
     """A reply may have been lost: entries may be pending to this worker that it does not know of."""
+    failures: int = 0
+    """Looks at this lane that failed in a row: on a cluster its server may be away while others answer."""
     flights: dict[str, str] = field(default_factory=dict)
     """Entry id to token, of every delivery that is not settled."""
 

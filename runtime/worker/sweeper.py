@@ -11,6 +11,7 @@ from runtime.errors import GroupMissing
 from runtime.settings import WorkerSettings
 from runtime.worker.lanes import Lane, Lanes
 from runtime.worker.loop import PeriodicLoop
+from shared_models.errors import HeadraceError
 
 log = structlog.get_logger("headrace.worker")
 
@@ -39,27 +40,35 @@ class Sweeper(PeriodicLoop):
 
     async def tick(self) -> None:
         """One round over the lanes; a group with more than a page of work is swept again at once."""
+        problem: HeadraceError | None = None
         for lane in self._lanes:
-            if not lane.listening:
-                continue
-            moved = removed = 0
-            while True:
+            if lane.listening:
                 try:
-                    swept = await self._broker.recovery.sweep(
-                        lane.keys,
-                        lease=self._settings.lease,
-                        gap=self._settings.lease / 3,
-                        idle=self._settings.reclaim_idle,
-                        page=PAGE,
-                    )
-                except GroupMissing:
-                    break  # the consumer re-creates it
-                moved, removed = moved + swept.moved, removed + swept.removed
-                if swept.poison:
-                    log.error("entries.condemned", route=lane.name, entries=list(swept.poison))
-                    await self._condemn(lane, swept.poison)
-                if swept.moved < PAGE:
-                    break
-            if moved or removed:
-                lane.hungry = True
-                log.warning("entries.recovered", route=lane.name, entries=moved, consumers_removed=removed)
+                    await self._sweep(lane)
+                except HeadraceError as error:
+                    problem = error  # of a cluster's servers one may be away: the other lanes need their sweep
+        if problem is not None:
+            raise problem
+
+    async def _sweep(self, lane: Lane) -> None:
+        moved = removed = 0
+        while True:
+            try:
+                swept = await self._broker.recovery.sweep(
+                    lane.keys,
+                    lease=self._settings.lease,
+                    gap=self._settings.lease / 3,
+                    idle=self._settings.reclaim_idle,
+                    page=PAGE,
+                )
+            except GroupMissing:
+                break  # the consumer re-creates it
+            moved, removed = moved + swept.moved, removed + swept.removed
+            if swept.poison:
+                log.error("entries.condemned", route=lane.name, entries=list(swept.poison))
+                await self._condemn(lane, swept.poison)
+            if swept.moved < PAGE:
+                break
+        if moved or removed:
+            lane.hungry = True
+            log.warning("entries.recovered", route=lane.name, entries=moved, consumers_removed=removed)
