@@ -99,7 +99,7 @@ class RouteBook:
             lane = self._lanes.open(name, RouteKeys(route.stream, route.group))
         lane.stale = route.stale
         now = None if lane.error_code else lane.active
-        if now is not None and not (family_moved and now.flow.runs_others):
+        if now is not None and not (family_moved and now.flow.runs_others) and _same_files(now.route, route):
             if (now.route.version, now.route.spec) == (route.version, route.spec):
                 return
             if flow_source(now.route) == flow_source(route):
@@ -115,7 +115,7 @@ class RouteBook:
             lane.needs = error.needs if isinstance(error, FlowUnready) else ()
             lane.error_code = error.code
             if lane.active is not None and lane.active.route.version == route.version:
-                lane.active = None  # no newer version is broken: what this one needs, a flow that it runs, is gone
+                lane.active = None  # no newer version is broken: what this one needs, a file or a flow, is gone
             lane.stale = error.message if lane.active else None
             if not lane.active and not lane.needs:
                 lane.needs = (error.message,)
@@ -141,7 +141,9 @@ class RouteBook:
 
     async def _load_flow(self, source: FlowSource) -> LoadedFlow:
         known, flow = self._preloaded.get(source.route, (None, None))
-        return flow if flow is not None and known == source else await self._engine.load(source)
+        if flow is not None and known == source and not flow.runs_others:  # the others may have changed since
+            return flow
+        return await self._engine.load(source)
 
     async def _mended(self, lane: Lane) -> None:
         if lane.listening and lane.blocked:
@@ -150,6 +152,10 @@ class RouteBook:
             except HeadraceError as error:
                 log.debug("route.probe_later", route=lane.name, code=error.code)
         lane.hungry = True
+
+
+def _same_files(now: Route, route: Route) -> bool:
+    return now.files_version == route.files_version
 
 
 def flow_source(route: Route) -> FlowSource:

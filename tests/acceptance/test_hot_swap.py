@@ -14,6 +14,7 @@ from typing import Any
 from runtime.broker.keys import RouteKeys
 from shared_models.result import RunRecord, RunStatus
 from tests.support import command, flows, rendezvous
+from tests.support.flows import Field
 from tests.support.harness import Client, client, running, worker_settings
 from tests.support.real import REAL, put, runs, text, until
 from tests.support.rendezvous import Rendezvous
@@ -193,6 +194,33 @@ async def test_a_changed_route_spec_takes_effect_without_a_reload(server_url, en
         assert await text(c, keys, {"other": "y"}) == "v1: y"
         assert len(await c.entries("elsewhere", 1)) == 1
         assert engine.loads("versions") == 1
+
+
+async def test_a_stored_file_that_comes_and_goes_decides_whether_its_flow_is_ready(server_url, engine, tmp_path):
+    flow = flows.Flow("Reads its notes")
+    file = flow.add("File", "File-it", path=Field(value=["f/notes.txt"], file_path=["f/notes.txt"]))
+    out = flow.add("ChatOutput", "ChatOutput-out")
+    flow.connect(file, "message", out, "input_value")
+    keys = put(tmp_path, "reader", flow)
+    notes = tmp_path / "reader.files" / "notes.txt"
+    async with client(server_url) as c, running(server_url, tmp_path, engine=engine) as worker:
+        [need] = worker.report.unready["reader"]
+        assert "notes.txt" in need
+        waits = await c.send(keys.stream, {"any": 1})
+        notes.parent.mkdir()
+        notes.write_text("first")
+        run = await c.run(keys, waits)
+        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)
+        assert "first" in await text(c, keys, {"any": 2})
+        notes.write_text("second, and longer")
+        await engine.loaded("reader", times=3)
+        assert "second" in await text(c, keys, {"any": 3})
+        notes.unlink()
+        assert "notes.txt" in await reason(c, "reader")
+        waits = await c.send(keys.stream, {"any": 4})
+        notes.write_text("third")
+        run = await c.run(keys, waits)
+        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)
 
 
 async def test_a_removed_file_stops_the_reading_and_a_returned_one_goes_on(server_url, engine, tmp_path):
