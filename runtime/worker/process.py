@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -26,7 +27,7 @@ from runtime.worker.lease import LeaseKeeper
 from runtime.worker.limiter import Limiter
 from runtime.worker.route_book import flow_source, sources
 from runtime.worker.supervisor import OnReading, Supervisor
-from runtime.worker.zygote import ChildSpec
+from runtime.worker.zygote import STOPS, ChildSpec
 from shared_models.errors import HeadraceError
 
 __all__ = ["ReadyReport", "Worker", "run_worker"]
@@ -53,6 +54,8 @@ class Worker:
 
         To be called before the process has a thread, a loop or a connection: it forks.
         """
+        # Until each of the two processes knows what to do with them, they wait.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         board = Board()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
@@ -74,6 +77,9 @@ class Worker:
             return await supervisor.run()
 
         code = asyncio.run(supervise())
+        # Its children have ended; what is left of it may still be importing the engine, for nobody.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         return code
 

@@ -33,7 +33,7 @@ from runtime.worker.board import Board, Slot, boot_time
 from runtime.worker.channel import Channel, Message
 from runtime.worker.identity import LAST_WRITES, end_tasks, new_name
 from runtime.worker.probes import ChildView, ProbeServer, WorkerView
-from runtime.worker.zygote import ChildSpec
+from runtime.worker.zygote import STOPS, ChildSpec
 from shared_models.errors import HeadraceError
 
 log = structlog.get_logger("headrace.worker")
@@ -134,8 +134,9 @@ class Supervisor:
     async def run(self) -> int:
         """Until SIGTERM or SIGINT has drained every child. Returns the exit code."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
             loop.add_signal_handler(number, self._signalled, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         self._control.setblocking(False)
         loop.add_reader(self._control, self._hear_zygote)
         roles = [self._spawn(self._renew(), "renewals"), self._spawn(self._watch_hangs(), "hangs")]

@@ -20,6 +20,9 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
+STOPS = (signal.SIGTERM, signal.SIGINT)
+"""The signals that end a worker."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
@@ -46,6 +49,7 @@ def run(control: socket.socket, *, preload: Callable[[], Mapping[str, Any]], chi
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     wake, awake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(awake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

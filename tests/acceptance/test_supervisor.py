@@ -240,3 +240,9 @@ async def test_an_exclusive_route_has_a_process_of_its_own_and_runs_one_at_a_tim
                 while pids["alone"] & {line["pid"] for line in starts(ledger)[-1:]} or len(starts(ledger)) == 13:
                     event = await c.send("flows:alone", {"input_value": "z"})
                     await c.run(RouteKeys("flows:alone", "headrace"), event)
+
+
+async def test_sigterm_while_the_flows_are_being_loaded_ends_it_at_once(server_url, flows, ledger):
+    with worker_process(server_url, flows, ledger, reading=0, loads=60.0) as worker:
+        worker.wait_for("loading")
+        assert worker.end(timeout=10) == 0

@@ -29,8 +29,14 @@ from shared_models.dead_letter import ErrorInfo
 class LedgerEngine(EchoEngine):
     """Echo that writes the ledger. The payload may ask to ``exit``, ``segv``, ``block`` (s), ``sleep`` (s) or fail."""
 
-    def __init__(self, ledger: str) -> None:
+    def __init__(self, ledger: str, *, loads: float = 0.0) -> None:
         self._ledger = ledger
+        self._loads = loads
+
+    async def prepare(self, *, concurrency: int) -> None:
+        if self._loads:
+            print("loading", flush=True)
+            time.sleep(self._loads)  # as an import does: nothing else runs meanwhile
 
     async def run(self, flow, request, history, emit):
         self._write("start", request)
@@ -95,6 +101,11 @@ class WorkerProcess:
         """The supervisor's."""
         return self._process.pid
 
+    @property
+    def ended(self) -> int | None:
+        """The supervisor's exit code; None while it runs."""
+        return self._process.poll()
+
     def wait_for(self, text: str, *, count: int = 1, timeout: float = 30.0) -> list[str]:
         """The lines that hold ``text``, once there are ``count``."""
         with self._changed:
@@ -153,7 +164,9 @@ def worker_process(
     fast = {"lease": 3.0, "sweep_interval": 0.3, "reconcile_interval": 0.5, "poll_interval": 0.2, "grace": 5.0}
     process = WorkerProcess(url, flows, ledger, {**fast, **worker})
     try:
-        process.wait_for("child.reading", count=worker.get("processes", 1) if reading is None else reading)
+        count = worker.get("processes", 1) if reading is None else reading
+        if count:
+            process.wait_for("child.reading", count=count)
         yield process
     finally:
         process.close()
@@ -174,8 +187,9 @@ def main() -> int:
 
     asked = json.loads(sys.argv[1])
     logs.configure(LogSettings(format="console"))
+    engine = LedgerEngine(asked["ledger"], loads=asked["worker"].pop("loads", 0.0))
     settings = Settings(worker=WorkerSettings(**asked["worker"]))
-    return Worker(settings, asked["url"], Path(asked["flows"]), LedgerEngine(asked["ledger"])).run()
+    return Worker(settings, asked["url"], Path(asked["flows"]), engine).run()
 
 
 if __name__ == "__main__":
