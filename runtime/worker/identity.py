@@ -221,8 +221,6 @@ class Identity:
                 if tries == 1:
                     log.warning("redis.failed", step="adopt", code=error.code, error=error.message)
                 await asyncio.sleep(min(2.0, 0.1 * 2 ** min(tries, 5)))
-        self._with.drain.set()
-        await asyncio.Event().wait()  # the drain takes it from here
 
     def _takes(self, route: Route) -> bool:
         if self._with.only and route.name not in self._with.only:

@@ -12,7 +12,7 @@ from contextlib import suppress
 import redis
 
 from tests.chaos.events import ROUTES
-from tests.chaos.pods import KILLED, boot
+from tests.chaos.pods import KILLED, Pod, boot
 from tests.chaos.world import LEASE, Seat, World
 
 DRAIN_LIMIT = 40.0
@@ -83,7 +83,8 @@ class Faults:
         """kill -9 of one child."""
         if not (children := seat.pod.children):
             return
-        pid, began = self._draw.choice(children), boot()
+        busy = self._world.busy()
+        pid, began = self._draw.choice([pid for pid in children if pid in busy] or children), boot()
         with suppress(ProcessLookupError):
             _kill(pid)
             self._world.kills.append(("child", pid, began))
@@ -191,7 +192,7 @@ class Faults:
         await asyncio.sleep(LEASE * self._draw.uniform(0.2, 2))
         seat.proxy.heal()
         self._world.harm("refuse connections", began, pod=pod)
-        self._also_new(seat, "refuse connections", began)
+        self._also_new(seat, pod, "refuse connections", began)
 
     async def black_hole(self, seat: Seat) -> None:
         """Nothing arrives for a while; then late commands do, or resets."""
@@ -209,7 +210,7 @@ class Faults:
             seat.proxy.reset()
         seat.proxy.heal()
         self._world.harm(kind, began, pod=pod)
-        self._also_new(seat, kind, began)
+        self._also_new(seat, pod, kind, began)
 
     async def slow_network(self, seat: Seat) -> None:
         """Every reply takes longer."""
@@ -218,11 +219,12 @@ class Faults:
         await asyncio.sleep(self._draw.uniform(1, 4))
         seat.proxy.heal()
         self._world.harm("slow network", began, pod=pod)
-        self._also_new(seat, "slow network", began)
+        self._also_new(seat, pod, "slow network", began)
 
-    def _also_new(self, seat: Seat, kind: str, began: float) -> None:
+    def _also_new(self, seat: Seat, pod: Pod, kind: str, began: float) -> None:
         """A worker that took the seat meanwhile was behind the same proxy."""
-        self._world.harm(kind, began, pod=seat.pod)
+        if seat.pod is not pod:
+            self._world.harm(kind, began, pod=seat.pod)
 
     # --- the server -------------------------------------------------------------------------------------------------
 

@@ -275,6 +275,19 @@ class World:
             self.epochs.append(Epoch(boot()))
         return epoch
 
+    def busy(self) -> set[int]:
+        """Pids that run something, as far as the end of the ledger tells."""
+        path = self.folder / "ledger"
+        if not path.exists():
+            return set()
+        with path.open("rb") as ledger:
+            ledger.seek(max(0, path.stat().st_size - 65536))
+            lines = [json.loads(line) for line in ledger.read().splitlines()[1:] if line.endswith(b"}")]
+        open_runs: dict[tuple[str, int], bool] = {}
+        for line in lines:
+            open_runs[line["event"], line["pid"]] = line["what"] == "start"
+        return {pid for (_, pid), runs in open_runs.items() if runs}
+
     def ledger(self) -> list[dict[str, Any]]:
         """What the runs did."""
         path = self.folder / "ledger"
