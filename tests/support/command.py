@@ -79,7 +79,7 @@ class Running:
             env=clean_environment(home, **{**FAST, **environ}),
             start_new_session=True,
             # As in a terminal: where the tests run in the background, a shell has SIGINT ignored for them and theirs.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no lock is taken there
         )
         self.out: list[str] = []
         self.err: list[str] = []
