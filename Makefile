@@ -10,7 +10,7 @@ LOCK := requirements.lock
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--all-extras --group dev pyproject.toml
 
-.PHONY: run test unit check lock-check bench lock clean
+.PHONY: run test unit check lock-check bench chaos lock clean
 
 $(VENV)/.ready: pyproject.toml $(LOCK)
 	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11, 3.12 or 3.13 on PATH (or PYTHON=/path/to/python)"; exit 1; }
@@ -40,6 +40,11 @@ lock-check:  # resolved again with today's pins preferred, the lock must come ou
 
 bench: $(VENV)/.ready  ## measure; tables and JSON in tests/benchmarks/results
 	$(BIN)/python -m tests.benchmarks
+
+chaos: $(VENV)/.ready  ## whole workers under faults of every kind, on both servers; about nine minutes. CHAOS="--seed 2" for another
+	$(BIN)/python -m tests.chaos --seed 1 --seconds 180 --events 25000 --server valkey --silent $(CHAOS)
+	$(BIN)/python -m tests.chaos --seed 2 --seconds 120 --events 15000 --server redis --silent $(CHAOS)
+	$(BIN)/python -m tests.chaos --seed 3 --seconds 90 --events 1500 --engine langflow --workers 2 --every 3 --silent $(CHAOS)
 
 lock:  ## resolve the dependencies anew
 	$(COMPILE) --upgrade --output-file $(LOCK)
