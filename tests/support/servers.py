@@ -57,6 +57,10 @@ class RedisServer:
         """What it was started with."""
         return self._config[self._config.index(name) + 1]
 
+    def configure(self, *options: str) -> None:
+        """Start it with these too, from the next start on."""
+        self._config += options
+
     @property
     def running(self) -> bool:
         return self._process is not None
