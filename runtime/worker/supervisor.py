@@ -53,14 +53,8 @@ MAX_FAILED_STARTS = 5
 MAX_ALONE = 2
 """Entries that run alone at once, each in a child of its own beside the others."""
 
-ALONE_IN_TURN = 32
-"""Entries that such a child runs one after the other, before it leaves its place to another route's."""
-
 BACKLOG_LOOK = 5.0
 """Seconds between looks at what waits."""
-
-ALONE_LINGERS = 2.0
-"""Seconds that it waits for another one before it ends."""
 
 ORPHAN_LOOK = 0.05
 """Seconds between looks for the end of a child whose parent is gone."""
@@ -81,7 +75,6 @@ class Child:
     keys: tuple[RouteKeys, ...] = ()
     reading: Message | None = None
     recycling: bool = False
-    ran_alone: int = 1
     blame: tuple[str, ...] | None = None
     """Whose attempts its death is charged to; None: everybody's that ran."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -115,8 +108,7 @@ class Supervisor:
         self._only = only
         self._exclusive: frozenset[str] = frozenset()
         self._folder_known = asyncio.Event()
-        self._alone: dict[tuple[str, str], Child | None] = {}
-        self._idle_alone: dict[Child, asyncio.Future[str]] = {}
+        self._suspects: Suspects[Child] = Suspects()
         self._drain = asyncio.Event()
         self._changed = asyncio.Event()
         self._zygote_ready = asyncio.Event()
@@ -202,9 +194,9 @@ class Supervisor:
             await self._start()
         for route in self._exclusive - {spec.exclusive for spec in serving}:
             await self._start(exclusive=route)
-        for entry, child in list(self._alone.items()):
-            if child is None and sum(c.spec.alone is not None for c in self.children.values()) < MAX_ALONE:
-                self._alone[entry] = await self._start(alone=entry)
+        for entry in self._suspects.waiting:
+            if sum(child.spec.alone is not None for child in self.children.values()) < MAX_ALONE:
+                self._suspects.give(entry, await self._start(alone=entry))
 
     async def _start(self, *, alone: tuple[str, str] | None = None, exclusive: str | None = None) -> Child:
         number = self._board.take()
@@ -242,51 +234,12 @@ class Supervisor:
         if "recycling" in message:
             child.recycling = True
             self._changed.set()
-        if "next" in message:
-            return {"entry": await self._next_alone(child)}
+        if "next" in message and child.spec.alone is not None:
+            return {"entry": await self._suspects.next(child, child.spec.alone[0])}
         if "alone" in message:
-            self._asked_alone((message["alone"][0], message["alone"][1]))
+            self._suspects.ask((message["alone"][0], message["alone"][1]))
+            self._changed.set()
         return None
-
-    def _asked_alone(self, entry: tuple[str, str]) -> None:
-        if entry in self._alone:
-            return
-        idle = next(
-            (
-                c
-                for c, told in self._idle_alone.items()
-                if c.spec.alone and c.spec.alone[0] == entry[0] and not told.done()
-            ),
-            None,
-        )
-        self._alone[entry] = idle
-        if idle is not None:
-            self._idle_alone.pop(idle).set_result(entry[1])
-        self._changed.set()
-
-    async def _next_alone(self, child: Child) -> str:
-        """Another entry for a child that has run one alone: a death leaves many, and a fork for each is slow."""
-        self._let_go(child)
-        if child.spec.alone is None or child.ran_alone >= ALONE_IN_TURN:
-            return ""
-        child.ran_alone += 1
-        route = child.spec.alone[0]
-        entry = next((entry for entry, runner in self._alone.items() if runner is None and entry[0] == route), None)
-        if entry is not None:
-            self._alone[entry] = child
-            return entry[1]
-        self._idle_alone[child] = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(ALONE_LINGERS):
-                return await self._idle_alone[child]
-        except TimeoutError:
-            return ""
-        finally:
-            self._idle_alone.pop(child, None)
-
-    def _let_go(self, child: Child) -> None:
-        for entry in [entry for entry, runner in self._alone.items() if runner is child]:
-            del self._alone[entry]
 
     def _tell_reading(self) -> None:
         """Once all that were started read: say what this worker runs, and what not."""
@@ -315,7 +268,7 @@ class Supervisor:
             self._failed_starts += child.reading is None and lived < STEADY
             self._spawn(self._hand_on(child), f"hand-on:{child.spec.name}")
         self._spawn(child.channel.close(), f"close:{child.spec.name}")
-        self._let_go(child)
+        self._suspects.ended(child)
         pause = 0.0 if expected or child.reading is not None else min(5.0, 0.1 * 2**self._failed_starts)
         asyncio.get_running_loop().call_later(pause * random.uniform(0.5, 1.0), self._changed.set)  # noqa: S311
 
