@@ -33,6 +33,7 @@ from runtime.worker.board import Board, Slot, boot_time
 from runtime.worker.channel import Channel, Message
 from runtime.worker.identity import LAST_WRITES, end_tasks, new_name
 from runtime.worker.probes import ChildView, ProbeServer, WorkerView
+from runtime.worker.suspects import Suspects
 from runtime.worker.zygote import STOPS, ChildSpec
 from shared_models.errors import HeadraceError
 

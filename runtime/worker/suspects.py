@@ -48,7 +48,7 @@ class Suspects(Generic[Runner]):
         return [entry for entry, runner in self._runners.items() if runner is None]
 
     def give(self, entry: Entry, runner: Runner) -> None:
-        """This child runs it."""
+        """Let this child run it."""
         self._runners[entry] = runner
         self._ran[runner] += 1
 
