@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import hiredis
+from redis import exceptions
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.asyncio.connection import Connection as TcpConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import (
+    MasterNotFoundError,
     Sentinel,
     SentinelConnectionPool,
     SentinelManagedConnection,
@@ -144,14 +147,15 @@ def _own(address: Address) -> dict[str, Any]:
     return {name: value for name, value in address.options.items() if name not in _OF_SENTINEL}
 
 
-def _sentinels(address: Address, settings: RedisSettings) -> tuple[Sentinel, type[AbstractConnection]]:
+def _sentinels(address: Address, settings: RedisSettings) -> tuple[_Sentinels, type[AbstractConnection]]:
     options = {name: value for name, value in _own(address).items() if name not in ("username", "password", "db")}
     for name in _OF_SENTINEL:
         if name in address.options:
             options[name.removeprefix("sentinel_")] = address.options[name]
     asking = _client_options(options, settings, settings.connect_timeout)
-    manager = Sentinel([])  # type: ignore[no-untyped-call]
-    manager.sentinels = [Redis.from_pool(ConnectionPool(**{**asking, **_place(host)})) for host in address.hosts]
+    # The library's own packing: its two-word commands to a Sentinel are one word each to ours.
+    asking["connection_class"] = address.options.get("connection_class", TcpConnection)
+    manager = _Sentinels([Redis.from_pool(ConnectionPool(**{**asking, **_place(host)})) for host in address.hosts])
     return manager, SentinelManagedSSLConnection if address.tls else SentinelManagedConnection
 
 
@@ -175,6 +179,28 @@ def _client_options(options: Mapping[str, Any], settings: RedisSettings, read_ti
     if issubclass(kind, UnixDomainSocketConnection):
         del made["socket_keepalive"]
     return made
+
+
+class _Sentinels(Sentinel):
+    """Asks first those that have not failed lately. The library's own reorders its list while others walk over it."""
+
+    def __init__(self, sentinels: Sequence[Redis]) -> None:
+        super().__init__([])  # type: ignore[no-untyped-call]
+        self.sentinels = list(sentinels)
+        self._failed: dict[Redis, float] = {}
+
+    async def discover_master(self, service_name: str) -> Host:
+        for sentinel in sorted(self.sentinels, key=lambda sentinel: self._failed.get(sentinel, 0.0)):
+            try:
+                states = await sentinel.sentinel_masters()  # type: ignore[no-untyped-call]
+            except (exceptions.ConnectionError, exceptions.TimeoutError):
+                self._failed[sentinel] = time.monotonic()
+                continue
+            state = states.get(service_name)
+            if state and self.check_master_state(state, service_name):
+                return state["ip"], state["port"]
+            self._failed[sentinel] = time.monotonic()
+        raise MasterNotFoundError(f"no Sentinel that answers knows a primary {service_name!r} that is up")
 
 
 class _Packing(AbstractConnection):

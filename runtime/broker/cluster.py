@@ -111,6 +111,11 @@ class Cluster(Connection):
             self._doubt(host)
             raise
 
+    async def topology(self) -> str:
+        """How many primaries there are."""
+        await self._host(None)
+        return f"a cluster of {len(self._primaries)} primaries"
+
     def together(self, key: str, other: str) -> bool:
         """Whether both keys lie in one slot: what lies in two, even of one server, no script may touch."""
         return _slot(key) == _slot(other)

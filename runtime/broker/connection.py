@@ -65,6 +65,10 @@ class Connection(ABC):
     async def close(self) -> None:
         """Close everything."""
 
+    async def topology(self) -> str:
+        """What it is that answers, in words."""
+        return "one server"
+
     def together(self, key: str, other: str) -> bool:
         """Whether one script may use both keys, and one command read both streams."""
         return True
@@ -115,6 +119,10 @@ class Server(Connection):
                 pipe.execute_command(*command)
             replies = await pipe.execute(raise_on_error=False)
         return [_translate(r) if isinstance(r, Exception) else r for r in replies]
+
+    async def topology(self) -> str:
+        """One server, or the one that a Sentinel set names."""
+        return f"the primary that {len(self._also)} Sentinels name" if self._also else "one server"
 
     @asynccontextmanager
     async def _sound(self) -> AsyncIterator[None]:

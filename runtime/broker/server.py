@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runtime.broker.client import Broker
+from runtime.broker.cluster import Cluster
 from runtime.errors import BrokerError, BrokerUnavailable
 
 SETTINGS = ("maxmemory-policy", "maxmemory", "appendonly", "appendfsync", "save", "timeout", "cluster-enabled")
@@ -22,12 +23,17 @@ class ServerFacts:
     settings: Mapping[str, str] | None = field(default=None)
     scripts: bool = True
     """Whether it runs Lua scripts for us."""
+    topology: str = "one server"
+    """What answers under the address."""
+    clustered: bool = False
+    """It is one of a cluster, but was not addressed so."""
 
 
 async def inspect(broker: Broker) -> ServerFacts:
     """Ask the server. Raises BrokerUnavailable."""
     info = _lines((await broker.connection.command("INFO")).decode("utf-8", "replace"))
     valkey = info.get("valkey_version")
+    topology = await broker.connection.topology()
     return ServerFacts(
         product="Valkey" if valkey else "Redis",
         version=tuple(int(part) for part in (valkey or info.get("redis_version", "0")).split(".") if part.isdigit()),
@@ -35,6 +41,8 @@ async def inspect(broker: Broker) -> ServerFacts:
         used_memory=int(info.get("used_memory", 0)),
         settings=await _settings(broker),
         scripts=await _runs_scripts(broker),
+        topology=topology,
+        clustered=info.get("cluster_enabled") == "1" and not isinstance(broker.connection, Cluster),
     )
 
 

@@ -84,6 +84,7 @@ def judge(facts: ServerFacts) -> Iterator[Check]:
     yield Check("redis", "ok", f"{facts.product} {version} answers")
     if facts.product == "Redis" and facts.version[:2] < OLDEST_SERVER:
         yield Check("redis version", "fail", version, "Redis 7.0 or later, or Valkey, is needed")
+    yield Check("redis topology", "fail" if facts.clustered else "ok", *_topology(facts))
     if facts.role == "slave":
         yield Check("redis role", "fail", "a replica cannot be written to", "use the address of the primary")
     if not facts.scripts:
@@ -98,6 +99,12 @@ def judge(facts: ServerFacts) -> Iterator[Check]:
         return
     for judged in (_eviction, _persistence, _memory, _timeout):
         yield judged(facts, facts.settings)
+
+
+def _topology(facts: ServerFacts) -> tuple[str, ...]:
+    if facts.clustered:
+        return "this server is one of a cluster", "write the address as redis+cluster://host:port,host:port"
+    return (facts.topology,)
 
 
 def _eviction(facts: ServerFacts, settings: Any) -> Check:

@@ -53,9 +53,7 @@ class Counting(EchoEngine):
 async def publish(broker: Broker, event_id: str) -> None:
     """Publish until it is answered, as a producer must."""
     fields = encode(
-        EventEnvelope(
-            event_id=event_id, root_id=event_id, idempotency_key=event_id, payload={"input_value": event_id}
-        )
+        EventEnvelope(event_id=event_id, root_id=event_id, idempotency_key=event_id, payload={"input_value": event_id})
     )
     meta = RunMeta(route="first", version="", root_id=event_id)
     async with asyncio.timeout(DEADLINE):

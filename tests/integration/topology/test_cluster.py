@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from pathlib import Path
 
@@ -11,13 +10,14 @@ import pytest
 
 from runtime.broker.client import Broker
 from runtime.broker.cluster import _slot
+from runtime.broker.server import inspect
+from runtime.cli.doctor import judge
 from runtime.errors import BrokerError
 from runtime.settings import RedisSettings
 from shared_models.codec import downstream_event_id, new_event_id
-from shared_models.result import RunStatus
 from tests.contract.test_staging import test_the_next_holder_publishes_and_does_not_run as _staged_take_over
 from tests.support.command import headrace
-from tests.support.hand import DEAD, KEYS, STREAM, Hand, entries, raw, run_of, send, sweep
+from tests.support.hand import DEAD, KEYS, STREAM, Hand, entries, raw, send, sweep
 from tests.support.harness import running, worker_settings
 from tests.support.ring import FIRST, RESULTS, SECOND, Counting, all_ended, publish, results, stopwatch, write_ring
 from tests.support.servers import valkey_binary
@@ -147,7 +147,7 @@ async def test_errors_are_ours_and_one_part_of_a_pipeline_may_fail(broker: Broke
     replies = await broker.connection.pipeline([("GET", "text"), ("XLEN", "text"), ("GET", "other"), ("PING",)])
     assert (replies[0], replies[2], replies[3]) == (b"x", None, b"PONG")
     assert isinstance(replies[1], BrokerError)
-    with pytest.raises(BrokerError, match="CROSSSLOT|same slot"):
+    with pytest.raises(BrokerError, match=r"CROSSSLOT|same slot"):
         await raw(broker, "DEL", "a", "b")
 
 
@@ -174,15 +174,20 @@ async def test_a_slot_that_moves_is_followed(a_cluster: Cluster, broker: Broker)
         server.execute("CLUSTER", "SETSLOT", slot, "NODE", ids[source.port])
 
 
-def test_the_commands_of_the_command_line(a_cluster: Cluster, tmp_path: Path) -> None:
-    done = headrace("doctor", "--json", home=tmp_path, REDIS_URL=a_cluster.url)
-    checks = {check["name"]: check for check in json.loads(done.out)}
-    assert checks["redis"]["status"] == "ok", checks
-    assert "cluster of 3" in checks["redis topology"]["detail"]
-    sent = headrace("send", "nowhere:in", "--input", "x", home=tmp_path, REDIS_URL=a_cluster.url)
-    assert sent.code in (0, 1), sent
+async def test_the_doctor_tells_what_answers(a_cluster: Cluster, broker: Broker) -> None:
+    checks = {check.name: check for check in judge(await inspect(broker))}
+    assert (checks["redis topology"].status, checks["redis topology"].detail) == ("ok", "a cluster of 3 primaries")
+    alone = Broker.connect(a_cluster.servers[0].url, RedisSettings())
+    checks = {check.name: check for check in judge(await inspect(alone))}
+    assert (checks["redis topology"].status, "redis+cluster://" in checks["redis topology"].hint) == ("fail", True)
+    await alone.close()
+
+
+def test_commands_take_the_address_of_a_cluster(a_cluster: Cluster, tmp_path: Path) -> None:
     status = headrace("status", "--json", home=tmp_path, REDIS_URL=a_cluster.url)
     assert status.code == 0, status.err
+    pong = headrace("redis", "PING", home=tmp_path, REDIS_URL=a_cluster.url)
+    assert (pong.code, pong.out.strip()) == (0, "PONG")
 
 
 async def test_the_death_of_a_primary_under_load(tmp_path: Path) -> None:
@@ -192,7 +197,7 @@ async def test_the_death_of_a_primary_under_load(tmp_path: Path) -> None:
         broker = Broker.connect(made.url, RedisSettings(command_timeout=2.0))
         async with running(made.url, write_ring(tmp_path), engine=engine, settings=worker_settings(lease=5.0)):
             stop = asyncio.Event()
-            load = asyncio.create_task(_load(broker, events, stop))
+            load = asyncio.create_task(produce(broker, events, stop))
             await until_async(lambda: len(events) > 100, "some load")
             victim = made.owner(FIRST.stream)
             victim.kill()
@@ -215,7 +220,7 @@ async def test_the_death_of_a_primary_under_load(tmp_path: Path) -> None:
         await broker.close()
 
 
-async def _load(broker: Broker, events: list[str], stop: asyncio.Event) -> None:
+async def produce(broker: Broker, events: list[str], stop: asyncio.Event) -> None:
     while not stop.is_set():
         batch = [new_event_id() for _ in range(5)]
         await asyncio.gather(*(publish(broker, event) for event in batch))
