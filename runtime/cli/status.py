@@ -88,7 +88,7 @@ def _print(found: dict[str, Any]) -> None:
             "blocked" if r["blocked"] else "ready" if r["ready"] else "unready",
             (r["version"] or "")[:7],
             *(r[name] for name in TOTALS),
-            age(None if r["oldest_waiting_ms"] is None else r["oldest_waiting_ms"] / 1000),
+            age(None if r["oldest_waiting_ms"] is None else (now - r["oldest_waiting_ms"]) / 1000),
             r["workers"],
         ]
         for r in found["routes"]
