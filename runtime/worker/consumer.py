@@ -64,7 +64,6 @@ class Consumer:
         self._kick = asyncio.Event()
         self._news: asyncio.Task[set[str]] | None = None
         self._watched: frozenset[str] = frozenset()
-        self._failures = 0
         self._next_reconcile = 0.0
         self._deaf = 0
         self._deaf_until = 0.0
@@ -107,9 +106,9 @@ class Consumer:
         try:
             answers = await self._broker.reader.fetch(requests)
         except HeadraceError as error:
-            await self._away(error, [lane for lane, _ in wanted])
+            for lane, _ in wanted:
+                self._lane_away(lane, error)
             return True
-        self._failures = 0
         if self._slot is not None:
             self._slot.polled()
         for (lane, _), answer in zip(wanted, answers, strict=True):
@@ -207,20 +206,12 @@ class Consumer:
             self._lane_away(lane, error)
 
     def _lane_away(self, lane: Lane, error: HeadraceError) -> None:
-        """One lane's server does not answer, or not for it: the others must not wait."""
+        """Redis does not answer for this lane: wait before it is asked again. Of a cluster, others may answer."""
         if not any(other.failures for other in self._lanes):
             log.warning("redis.failed", step="fetch", route=lane.name, code=error.code, error=error.message)
         lane.failures += 1
-        lane.hungry = False
+        lane.unsure, lane.hungry = True, False
         lane.next_look = time.monotonic() + min(MAX_BACKOFF, 0.05 * 2 ** min(lane.failures, 8))
-
-    async def _away(self, error: HeadraceError, lanes: Sequence[Lane]) -> None:
-        self._failures += 1
-        for lane in lanes:
-            lane.unsure = lane.hungry = True
-        if self._failures == 1:
-            log.warning("redis.failed", step="fetch", code=error.code, error=error.message)
-        await self._pause(min(MAX_BACKOFF, 0.05 * 2 ** min(self._failures, 8)))
 
     async def _pause(self, seconds: float) -> None:
         if not self._stopping:

@@ -22,7 +22,7 @@ from runtime.telemetry.quiet import Quiet
 from shared_models.codec import new_event_id
 from tests.chaos.proxy import Proxy
 from tests.support.harness import running, worker_settings, write_flow
-from tests.support.ring import FIRST, Counting, ended, publish
+from tests.support.ring import FIRST, Counting, completed, publish
 from tests.support.servers import RedisServer, free_port, redis_binary, valkey_binary
 
 HOLD = 1.5
@@ -241,19 +241,6 @@ async def a_scene(kind: str) -> AsyncIterator[Scene]:
             operator.close()
             proxy.heal()
             await proxy.close()
-
-
-async def completed(broker: Broker, event: str) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                if await ended(broker, FIRST, event):
-                    return
-            except AssertionError:
-                raise
-            except Exception:
-                await asyncio.sleep(0.05)
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize(("kind", "fault"), CASES, ids=[f"{kind}-{fault.__name__}" for kind, fault in CASES])

@@ -50,16 +50,16 @@ class Counting(EchoEngine):
         return await super().run(flow, request, history, emit)
 
 
-async def publish(broker: Broker, event_id: str) -> None:
+async def publish(broker: Broker, event_id: str, keys: RouteKeys = FIRST) -> None:
     """Publish until it is answered, as a producer must."""
     fields = encode(
         EventEnvelope(event_id=event_id, root_id=event_id, idempotency_key=event_id, payload={"input_value": event_id})
     )
-    meta = RunMeta(route="first", version="", root_id=event_id)
+    meta = RunMeta(route=keys.stream.partition(":")[2], version="", root_id=event_id)
     async with asyncio.timeout(DEADLINE):
         while True:
             try:
-                await broker.publisher.publish(FIRST, FIRST.stream, fields, event_id=event_id, meta=meta)
+                await broker.publisher.publish(keys, keys.stream, fields, event_id=event_id, meta=meta)
             except HeadraceError:
                 await asyncio.sleep(0.05)
             else:
@@ -71,6 +71,18 @@ async def ended(broker: Broker, keys: RouteKeys, event_id: str) -> bool:
     record = await broker.runs.get(keys, event_id)
     assert record is None or record.status is not RunStatus.DEAD_LETTERED, record
     return record is not None and record.status is RunStatus.COMPLETED
+
+
+async def completed(broker: Broker, event_id: str, keys: RouteKeys = FIRST) -> None:
+    """Until it has, whatever Redis says in the meantime."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            try:
+                if await ended(broker, keys, event_id):
+                    return
+            except HeadraceError:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
 
 
 async def all_ended(broker: Broker, events: list[str], *, timeout: float = DEADLINE) -> None:

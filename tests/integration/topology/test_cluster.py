@@ -10,6 +10,7 @@ import pytest
 
 from runtime.broker.client import Broker
 from runtime.broker.cluster import _slot
+from runtime.broker.keys import RouteKeys
 from runtime.broker.server import inspect
 from runtime.cli.doctor import judge
 from runtime.errors import BrokerError
@@ -18,8 +19,19 @@ from shared_models.codec import downstream_event_id, new_event_id
 from tests.contract.test_staging import test_the_next_holder_publishes_and_does_not_run as _staged_take_over
 from tests.support.command import headrace
 from tests.support.hand import DEAD, KEYS, STREAM, Hand, entries, raw, send, sweep
-from tests.support.harness import running, worker_settings
-from tests.support.ring import FIRST, RESULTS, SECOND, Counting, all_ended, publish, results, stopwatch, write_ring
+from tests.support.harness import running, worker_settings, write_flow
+from tests.support.ring import (
+    FIRST,
+    RESULTS,
+    SECOND,
+    Counting,
+    all_ended,
+    completed,
+    publish,
+    results,
+    stopwatch,
+    write_ring,
+)
 from tests.support.servers import valkey_binary
 from tests.support.topology import Cluster, cluster, until_async
 
@@ -226,3 +238,34 @@ async def produce(broker: Broker, events: list[str], stop: asyncio.Event) -> Non
         await asyncio.gather(*(publish(broker, event) for event in batch))
         events += batch
         await asyncio.sleep(0.02)
+
+
+async def test_a_shard_that_is_gone_holds_up_no_other(tmp_path: Path) -> None:
+    """Primary and replica are dead and nobody takes over: routes elsewhere go on, quietly."""
+    names = [f"r{n}" for n in range(12)]
+    for name in names:
+        write_flow(tmp_path, name)
+    with cluster(valkey_binary()) as made:
+        for server in made.servers:
+            server.execute("CONFIG", "SET", "cluster-require-full-coverage", "no")
+        owner = {name: (made.owner(f"flows:{name}"), made.owner(f"flows:{name}:results")) for name in names}
+        victim = owner[names[0]][0]
+        near = next(name for name in names if victim not in owner[name])
+        keys = RouteKeys(f"flows:{near}", "headrace")
+        broker = Broker.connect(made.url, RedisSettings(command_timeout=2.0))
+        async with running(made.url, tmp_path, only=[names[0], near], settings=worker_settings(lease=5.0)):
+            dead = made.servers.index(victim)
+            made.servers[dead + 3].kill()
+            victim.kill()
+            spent, start, taken = time.process_time(), time.monotonic(), list[float]()
+            while time.monotonic() < start + 4.0:
+                event, sent = new_event_id(), time.monotonic()
+                await publish(broker, event, keys)
+                await completed(broker, event, keys)
+                taken.append(time.monotonic() - sent)
+                await asyncio.sleep(0.2)
+            spent = time.process_time() - spent
+        await broker.close()
+    print(f"a shard gone: {len(taken)} events elsewhere, slowest {max(taken):.2f} s, {spent / 4:.0%} of a core")
+    assert max(taken[1:]) < 3.0
+    assert spent / 4.0 < 0.5
