@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 import socket
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from runtime.worker.identity import Identity, ReadyReport, Resources
 from runtime.worker.lanes import Lanes
 from runtime.worker.limiter import Limiter
 from runtime.worker.loop import PeriodicLoop
+from runtime.worker.sweeper import Condemned
 from runtime.worker.watchdog import Watchdog
 from runtime.worker.zygote import ChildSpec
 
@@ -46,11 +48,14 @@ class ChildContext:
 
     settings: Settings
     redis_url: str
-    flows: Path
+    registry: Registry
+    """As the zygote has it: with the last good version of a file that is broken now."""
     only: frozenset[str]
     engine: Engine
     preloaded: Mapping[str, tuple[FlowSource, LoadedFlow]]
     board: Board
+    supervisor: int
+    """Its pid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +78,26 @@ def main(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
 async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
     slot = context.board.slot(spec.slot)
     stops = Stops(asyncio.Event(), asyncio.Event())
+    condemned: Condemned = deque()
 
     async def told(message: Message) -> None:
         if "drain" in message:
             stops.drain.set()
         if "hurry" in message:
             stops.hurry.set()
+        if "condemn" in message:
+            stream, group, entries = message["condemn"]
+            condemned.append((RouteKeys(stream, group), entries))
 
     channel = Channel(sock, told)
     await channel.open()
-    with Watchdog(asyncio.get_running_loop(), slot) as watchdog:
+    with Watchdog(asyncio.get_running_loop(), slot, supervisor=context.supervisor) as watchdog:
         helpers = [
             asyncio.create_task(_beat(slot), name="child:beat"),
             asyncio.create_task(_orphaned(channel, stops), name="child:orphaned"),
         ]
         try:
-            code = await _serve(spec, context, channel, stops)
+            code = await _serve(spec, context, channel, stops, condemned)
         finally:
             watchdog.stop()
             for helper in helpers:
@@ -98,7 +107,7 @@ async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> i
     return EXIT_ORPHANED if orphaned and code == EXIT_OK else code
 
 
-async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops: Stops) -> int:
+async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops: Stops, condemned: Condemned) -> int:
     settings, engine = context.settings, context.engine
     route = spec.exclusive or (spec.alone[0] if spec.alone else None)
     await engine.prepare(concurrency=settings.worker.concurrency)
@@ -110,7 +119,7 @@ async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops
     resources = Resources(
         settings=settings,
         engine=engine,
-        registry=Registry(context.flows),
+        registry=context.registry,
         broker=broker,
         only=context.only if route is None else frozenset({route}),
         leaves_exclusive=route is None,
@@ -120,6 +129,7 @@ async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops
         hurry=stops.hurry,
         preloaded=context.preloaded,
         slot=context.board.slot(spec.slot),
+        condemned=condemned,
         tell=channel.tell,
         alone=spec.alone,
         next_alone=next_alone,
@@ -181,15 +191,17 @@ class Recycler(PeriodicLoop):
         super().__init__(1.0)
         self._with = resources
         self._channel = channel
+        self._base = resident()
 
     async def tick(self) -> None:
         """Look once."""
-        settings, taken = self._with.settings.worker, self._with.limiter.taken
+        settings, ended = self._with.settings.worker, self._with.limiter.ended
         reason = None
-        if settings.max_runs is not None and taken >= settings.max_runs:
-            reason = f"it took {taken} events"
-        elif settings.max_memory is not None and (memory := resident()) >= settings.max_memory:
-            reason = f"it uses {memory // 1_000_000} MB"
+        if settings.max_runs is not None and ended >= settings.max_runs:
+            reason = f"it has run {ended} events"
+        elif settings.max_memory is not None and (grown := resident() - self._base) >= settings.max_memory:
+            # Not its size: what it shares with the zygote is there from the first moment, and no end frees it.
+            reason = f"it has grown by {grown // 1_000_000} MB"
         if reason is not None and not self._with.drain.is_set():
             log.info("worker.recycled", reason=reason)
             self._channel.tell({"recycling": reason})

@@ -31,6 +31,9 @@ log = structlog.get_logger("headrace.worker")
 BLOCK = 5.0
 """Seconds that one blocking read lasts at most."""
 
+FULL_RECONCILE = 10
+"""Reconciliations of which one looks at every lane, and not only where a reply may have been lost."""
+
 MAX_BACKOFF = 2.0
 """Seconds between looks while Redis is away."""
 
@@ -65,6 +68,7 @@ class Consumer:
         self._news: asyncio.Task[set[str]] | None = None
         self._watched: frozenset[str] = frozenset()
         self._next_reconcile = 0.0
+        self._reconciled = 0
         self._deaf = 0
         self._deaf_until = 0.0
 
@@ -300,7 +304,10 @@ class Consumer:
         if now < self._next_reconcile:
             return
         self._next_reconcile = now + self._settings.reconcile_interval
-        for lane in [lane for lane in self._lanes if lane.readable and lane.unsure]:
+        # Every so often at all of them: a read whose reply was lost may be carried out long after it was given up.
+        self._reconciled += 1
+        everywhere = self._reconciled % FULL_RECONCILE == 0
+        for lane in [lane for lane in self._lanes if lane.readable and (lane.unsure or everywhere)]:
             try:
                 await self._reconcile(lane)
             except HeadraceError as error:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import platform
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +34,7 @@ from runtime.worker.loop import PeriodicLoop
 from runtime.worker.processor import Processor
 from runtime.worker.reporter import Reporter
 from runtime.worker.route_book import RouteBook
-from runtime.worker.sweeper import Sweeper
+from runtime.worker.sweeper import Condemned, Sweeper
 from shared_models.errors import HeadraceError
 
 log = structlog.get_logger("headrace.worker")
@@ -70,6 +71,8 @@ class Resources:
     """Tells the supervisor something, if there is one."""
     leaves_exclusive: bool = False
     """Routes that want a process of their own are another's."""
+    condemned: Condemned = field(default_factory=deque)
+    """What the supervisor wants dead-lettered: entries that killed one process after the other."""
     alone: tuple[str, str] | None = None
     """The route and entry id that this process is for, if it is for entries that run alone, one after the other."""
     next_alone: Callable[[], Awaitable[str]] = _none
@@ -104,6 +107,7 @@ class _Upkeep(PeriodicLoop):
 
     async def tick(self) -> None:
         await self._book.retry_unready()
+        await self._book.listen_again(self._lease)
         await self._book.part(self._lease)
 
 
@@ -149,7 +153,7 @@ class Identity:
             broker, lanes, self._book, limiter, worker=self.name, concurrency=settings.worker.concurrency
         )
         self._loops: tuple[PeriodicLoop, ...] = (
-            Sweeper(broker, lanes, settings.worker, condemn=self._consumer.condemn),
+            Sweeper(broker, lanes, settings.worker, condemn=self._consumer.condemn, condemned=resources.condemned),
             Janitor(broker, lanes, settings),
             self._reporter,
             _Upkeep(self._book, self._lease),
@@ -253,8 +257,8 @@ class Identity:
         lanes = list(self._with.lanes)
         return ReadyReport(
             worker=self.name,
-            ready=tuple(sorted(lane.name for lane in lanes if lane.active)),
-            unready={lane.name: lane.needs for lane in lanes if not lane.active},
+            ready=tuple(sorted(lane.name for lane in lanes if lane.active and not lane.refused)),
+            unready={lane.name: lane.needs or (lane.refused,) for lane in lanes if not lane.active or lane.refused},
             problems=self._book.problems,
         )
 

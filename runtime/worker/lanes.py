@@ -30,6 +30,8 @@ class Lane:
     needs: tuple[str, ...] = ()
     stale: str | None = None
     error_code: str = ""
+    refused: str = ""
+    """Why Redis does not let its stream be read."""
     listening: bool = False
     """Its group exists and its lease is registered: it may be read."""
     closing: bool = False

@@ -11,8 +11,8 @@ class Limiter:
     def __init__(self, total: int) -> None:
         self._total = total
         self._used: Counter[str] = Counter()
-        self.taken = 0
-        """Deliveries that were ever taken."""
+        self.ended = 0
+        """Deliveries that have ended."""
 
     @property
     def used(self) -> int:
@@ -32,10 +32,10 @@ class Limiter:
     def take(self, route: str) -> None:
         """One slot for ``route``; the caller has looked before."""
         self._used[route] += 1
-        self.taken += 1
 
     def give_back(self, route: str) -> None:
         """The slot of a delivery that has ended."""
+        self.ended += 1
         self._used[route] -= 1
         if self._used[route] <= 0:
             del self._used[route]

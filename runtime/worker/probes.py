@@ -66,8 +66,9 @@ def not_live(view: WorkerView) -> list[str]:
             reasons.append(f"the event loop of {child.name} has stood still for {child.beat:.0f} s")
         elif redis and child.beat < SILENT < child.poll:
             reasons.append(f"{child.name} has not looked at its streams for {child.poll:.0f} s, though Redis answers")
-    idle = [child for child in reading if child.used < view.concurrency and child.beat < SILENT]
-    if redis and idle and view.backlog > SILENT and all(child.pick > SILENT for child in idle):
+    # A route's own limit may hold events back while something of it runs: only a worker that does nothing is at fault.
+    idle = all(child.used == 0 and child.beat < SILENT < child.pick for child in reading)
+    if redis and reading and idle and view.backlog > SILENT:
         reasons.append(f"events have waited for {view.backlog:.0f} s and nothing was picked up")
     return reasons
 

@@ -86,25 +86,29 @@ class Worker:
 
 def _zygote(worker: Worker, control: socket.socket, board: Board) -> int:
     preloaded: dict[str, tuple[FlowSource, LoadedFlow]] = {}
+    registry = Registry(worker.flows)
+    supervisor = os.getppid()
 
     def preload() -> Mapping[str, Any]:
-        preloaded.update(asyncio.run(_preload(worker)))
+        preloaded.update(asyncio.run(_preload(worker, registry)))
         return {"loaded": len(preloaded)}
 
     def child_main(spec: ChildSpec, sock: socket.socket) -> int:
         context = ChildContext(
             settings=worker.settings,
             redis_url=worker.redis_url,
-            flows=worker.flows,
+            registry=registry,
             only=worker.only,
             engine=worker.engine,
             preloaded=preloaded,
             board=board,
+            supervisor=supervisor,
         )
         return child.main(spec, sock, context)
 
     try:
-        return zygote.run(control, preload=preload, child_main=child_main)
+        # Looked at before each fork, so that a child too keeps the last good version of a file that is broken by then.
+        return zygote.run(control, preload=preload, before_fork=registry.rescan, child_main=child_main)
     except HeadraceError as error:
         log.error("worker.not_started", code=error.code, error=error.message)  # noqa: TRY400  a sentence for people
         return EXIT_FAILED
@@ -115,9 +119,9 @@ def _zygote(worker: Worker, control: socket.socket, board: Board) -> int:
         return EXIT_FAILED
 
 
-async def _preload(worker: Worker) -> dict[str, tuple[FlowSource, LoadedFlow]]:
+async def _preload(worker: Worker, registry: Registry) -> dict[str, tuple[FlowSource, LoadedFlow]]:
     """Load every flow once, for all children to share. One that cannot be loaded is told of by the children."""
-    snapshot = Registry(worker.flows).rescan()
+    snapshot = registry.rescan()
     await worker.engine.prepare(concurrency=worker.settings.worker.concurrency)
     worker.engine.set_siblings(sources(snapshot.routes))
     loaded = {}

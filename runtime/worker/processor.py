@@ -26,6 +26,7 @@ from runtime.broker.gate import Claim
 from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, RunMeta
 from runtime.engine.base import Engine, RunOutput, RunRequest
 from runtime.errors import EventFault, GroupMissing, RunFailed, RunTimeout
+from runtime.expressions import ExpressionFailed
 from runtime.settings import Settings
 from runtime.worker import publications, variables
 from runtime.worker.board import boot_time
@@ -126,6 +127,8 @@ class Processor:
             if route.spec.idempotency.key is not None:
                 where = f"route {route.name}, idempotency.key"
                 key = publications.scope_of(envelope).text(route.spec.idempotency.key, where=where)
+                if not key.strip():  # shared by all that lack it, it would swallow every event but the first
+                    raise ExpressionFailed(f"{where}: gave a blank key for this event")
         except HeadraceError as error:
             poison = error
         claim = Claim(

@@ -20,7 +20,8 @@ REPLY_RULE = -2
 """The rule number of an event's own reply_to."""
 
 KEEP = 10_000
-"""Entries that a stream keeps which no consumer group reads."""
+"""Entries that an event's reply stream keeps, if no consumer group reads it. A rule's target is never trimmed: the
+route that is to read it may not be deployed yet."""
 
 
 def completed(
@@ -42,7 +43,7 @@ def completed(
         keep = route.spec.results.keep
         made.append(_publication(route, envelope, default, now, to=route.results, rule=RESULTS_RULE, keep=keep))
     if envelope.reply_to:
-        made.append(_publication(route, envelope, default, now, to=envelope.reply_to, rule=REPLY_RULE))
+        made.append(_publication(route, envelope, default, now, to=envelope.reply_to, rule=REPLY_RULE, keep=KEEP))
     return tuple(made)
 
 
@@ -100,7 +101,7 @@ def _publication(
     *,
     to: str,
     rule: int,
-    keep: int = KEEP,
+    keep: int | None = None,
 ) -> Publication:
     event_id = downstream_event_id(parent.event_id, rule, 0)
     envelope = EventEnvelope(

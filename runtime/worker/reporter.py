@@ -74,6 +74,6 @@ def _entry(lane: Lane, route: Route) -> RouteEntry:
         dead_letters=route.dead_letters,
         results=route.results,
         version=lane.active.route.version if lane.active else route.version,
-        ready=lane.active is not None,
+        ready=lane.active is not None and not lane.refused,
         reason=lane.stale or "; ".join(lane.needs),
     )

@@ -10,7 +10,7 @@ import structlog
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
 from runtime.engine.base import Engine, FlowSource, LoadedFlow
-from runtime.errors import FlowUnready
+from runtime.errors import BrokerError, BrokerUnavailable, FlowUnready
 from runtime.registry.snapshot import Problem, Route, Snapshot
 from runtime.worker.lanes import ActiveRoute, Lane, Lanes
 from runtime.worker.lease import Lease
@@ -72,14 +72,33 @@ class RouteBook:
         """Create the groups, then register the leases: nothing is read before both."""
         lanes = [lane for lane in self._lanes if not lane.closing]
         new = [lane for lane in lanes if not lane.listening]
-        for lane in new:
-            await self._broker.streams.ensure_group(lane.keys)
+        refused = {lane.name for lane in new if not await self._open(lane)}
         if await lease.watch(self._lanes.keys):
             for lane in new:
-                lane.listening = lane.hungry = True
-                # A flow or a key may have been mended since the route was blocked: ask at once.
-                await self._broker.streams.probe_now(lane.keys)
+                lane.listening = lane.hungry = lane.name not in refused
             self._changed()
+
+    async def _open(self, lane: Lane) -> bool:
+        """Make a route's group ready. One that Redis refuses (a key of another type, no permission) stops no other."""
+        try:
+            await self._broker.streams.ensure_group(lane.keys)
+            # A flow or a key may have been mended since the route was blocked: ask at once.
+            await self._broker.streams.probe_now(lane.keys)
+        except BrokerUnavailable:
+            raise
+        except BrokerError as error:
+            if lane.refused != error.message:
+                log.error("stream.refused", route=lane.name, stream=lane.keys.stream, error=error.message)  # noqa: TRY400
+            lane.refused = lane.stale = error.message
+            return False
+        if lane.refused:
+            lane.refused, lane.stale = "", None
+        return True
+
+    async def listen_again(self, lease: Lease) -> None:
+        """Try again what Redis refused."""
+        if any(lane.refused and not lane.closing for lane in self._lanes):
+            await self.listen(lease)
 
     async def part(self, lease: Lease) -> None:
         """Leave the groups of routes that were closed and have nothing in flight any more."""

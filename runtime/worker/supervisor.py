@@ -16,7 +16,7 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,8 @@ class Child:
     keys: tuple[RouteKeys, ...] = ()
     reading: Message | None = None
     recycling: bool = False
+    unrenewed: bool = False
+    """The last renewal did not succeed, and that was told."""
     blame: tuple[str, ...] | None = None
     """Whose attempts its death is charged to; None: everybody's that ran."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -115,6 +117,7 @@ class Supervisor:
         self._zygote_ready = asyncio.Event()
         self._zygote_gone = asyncio.Event()
         self._failed_starts = 0
+        self._short_lives = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit = EXIT_OK
         self._started = boot_time()
@@ -191,7 +194,10 @@ class Supervisor:
             self._drain.set()
             return
         serving = [c.spec for c in self.children.values() if not c.recycling and c.spec.alone is None]
-        for _ in range(self._processes - sum(spec.exclusive is None for spec in serving)):
+        # One that is recycled may still finish its runs for the whole grace: at most one more than there should be.
+        general = sum(_is_general(child.spec) for child in self.children.values())
+        wanted = self._processes - sum(spec.exclusive is None for spec in serving)
+        for _ in range(min(wanted, self._processes + 1 - general)):
             await self._start()
         for route in self._exclusive - {spec.exclusive for spec in serving}:
             await self._start(exclusive=route)
@@ -267,10 +273,11 @@ class Supervisor:
         )
         if not expected:
             self._failed_starts += child.reading is None and lived < STEADY
+            self._short_lives = self._short_lives + 1 if lived < STEADY else 0
             self._spawn(self._hand_on(child), f"hand-on:{child.spec.name}")
         self._spawn(child.channel.close(), f"close:{child.spec.name}")
         self._suspects.ended(child)
-        pause = 0.0 if expected or child.reading is not None else min(5.0, 0.1 * 2**self._failed_starts)
+        pause = 0.0 if expected else min(5.0, 0.02 * 2 ** min(self._short_lives, 10))
         asyncio.get_running_loop().call_later(pause * random.uniform(0.5, 1.0), self._changed.set)  # noqa: S311
 
     async def _hand_on(self, child: Child) -> None:
@@ -289,14 +296,26 @@ class Supervisor:
                     log.warning("redis.failed", step="hand-on", code=error.code, error=error.message)
                 await asyncio.sleep(min(2.0, 0.05 * 2 ** min(tries, 6)))
                 continue
+            if swept.poison:
+                self._condemn(left[0], swept.poison)
             if swept.moved:
                 log.warning("entries.handed_on", stream=left[0].stream, entries=swept.moved, worker=child.spec.name)
             else:
                 left.pop(0)
 
+    def _condemn(self, keys: RouteKeys, entries: Sequence[str]) -> None:
+        """Have a child dead-letter what killed one process after the other before it began."""
+        log.error("entries.condemned", stream=keys.stream, entries=list(entries))
+        for child in self.children.values():
+            if child.reading is not None and child.spec.alone is None and keys in child.keys:
+                child.channel.tell({"condemn": [keys.stream, keys.group, list(entries)]})
+                return
+        # Nobody reads now. The audit hands them out again, and the next death brings them back here.
+
     def _kill(self, child: Child) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)  # works on a stopped process too
+        if child.pid:  # 0, where the zygote has not forked it yet, would mean this process's own group
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)  # works on a stopped process too
 
     # --- leases -----------------------------------------------------------------------------------------------------
 
@@ -304,7 +323,7 @@ class Supervisor:
         """Renew every child's leases every third of a lease; more often while Redis does not answer."""
         failures = 0
         while True:
-            good = [await self._renew_child(child) for child in list(self.children.values()) if child.keys]
+            good = await asyncio.gather(*(self._renew_child(child) for child in list(self.children.values())))
             failures = 0 if all(good) else failures + 1
             await asyncio.sleep(self._settings.worker.lease / 3 if not failures else min(1.0, 0.1 * 2**failures))
 
@@ -321,12 +340,17 @@ class Supervisor:
         if not child.keys or child.ended.is_set():
             return True
         try:
-            states = await self._broker.leases.renew(
-                child.keys, worker=child.spec.name, ttl=self._settings.worker.lease
-            )
-        except HeadraceError as error:
-            log.debug("lease.not_renewed", worker=child.spec.name, code=error.code)
+            # A connection that has gone silent must not use up the lease: another try has to fit into what is left.
+            async with asyncio.timeout(self._settings.worker.lease / 5):
+                states = await self._broker.leases.renew(
+                    child.keys, worker=child.spec.name, ttl=self._settings.worker.lease
+                )
+        except (HeadraceError, TimeoutError) as error:
+            told = log.debug if child.unrenewed else log.warning
+            told("lease.not_renewed", worker=child.spec.name, code=getattr(error, "code", "timeout"), error=str(error))
+            child.unrenewed = True
             return False
+        child.unrenewed = False
         self._redis_answered = boot_time()
         if LeaseState.DEAD in states:
             # It was declared dead while this supervisor was away: others have its entries.
@@ -371,7 +395,7 @@ class Supervisor:
             reading = [c for c in self.children.values() if c.reading is not None and c.spec.alone is None]
             if sum(_is_general(c.spec) for c in reading) >= self._processes:
                 self._enough_children = boot_time()
-            keys = list({key: None for child in reading for key in child.keys})
+            keys = list({key: None for child in reading if _is_general(child.spec) for key in child.keys})
             try:
                 waits = await self._waits(keys)
             except HeadraceError:
@@ -384,6 +408,9 @@ class Supervisor:
     async def _waits(self, keys: list[RouteKeys]) -> bool:
         if not keys:
             return False
+        known = await self._broker.fleet.routes()
+        ready = {(entry.stream, entry.group) for entry in known.values() if entry.ready}
+        keys = [key for key in keys if (key.stream, key.group) in ready]
         counts = await self._broker.streams.counts(keys, [key.stream for key in keys])
         blocked = await self._broker.streams.blocked(keys)
         self._redis_answered = boot_time()

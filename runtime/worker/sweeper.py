@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
 from runtime.broker.client import Broker
+from runtime.broker.keys import RouteKeys
 from runtime.errors import GroupMissing
 from runtime.settings import WorkerSettings
 from runtime.worker.lanes import Lane, Lanes
@@ -17,6 +19,9 @@ log = structlog.get_logger("headrace.worker")
 
 PAGE = 100
 """Entries that one call moves: about 0.7 ms of Redis' time."""
+
+Condemned = deque[tuple[RouteKeys, Sequence[str]]]
+"""Entries to be dead-lettered undecoded, by their route's keys."""
 
 
 class Sweeper(PeriodicLoop):
@@ -31,9 +36,11 @@ class Sweeper(PeriodicLoop):
         settings: WorkerSettings,
         *,
         condemn: Callable[[Lane, Sequence[str]], Awaitable[None]],
+        condemned: Condemned,
     ) -> None:
         super().__init__(settings.sweep_interval)
         self._condemn = condemn
+        self._condemned = condemned
         self._broker = broker
         self._lanes = lanes
         self._settings = settings
@@ -41,6 +48,12 @@ class Sweeper(PeriodicLoop):
     async def tick(self) -> None:
         """One round over the lanes; a group with more than a page of work is swept again at once."""
         problem: HeadraceError | None = None
+        while self._condemned:
+            keys, entries = self._condemned[0]
+            for lane in self._lanes:
+                if lane.keys == keys:
+                    await self._condemn(lane, entries)
+            self._condemned.popleft()
         for lane in self._lanes:
             if lane.listening:
                 try:
@@ -57,7 +70,8 @@ class Sweeper(PeriodicLoop):
                 swept = await self._broker.recovery.sweep(
                     lane.keys,
                     lease=self._settings.lease,
-                    gap=self._settings.lease / 3,
+                    # Longer than a round takes, else a lone sweeper would see a gap each time and never move anything.
+                    gap=max(self._settings.lease / 3, 3 * self._settings.sweep_interval),
                     idle=self._settings.reclaim_idle,
                     page=PAGE,
                 )

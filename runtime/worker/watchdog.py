@@ -56,7 +56,8 @@ current_run: contextvars.ContextVar[RunMark | None] = contextvars.ContextVar("cu
 class Watchdog(AbstractContextManager["Watchdog"]):
     """Watches one event loop, which must be that of the main thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, slot: Slot) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, slot: Slot, *, supervisor: int) -> None:
+        self._supervisor = supervisor
         self._loop = loop
         self._slot = slot
         # A task does not tell its context before Python 3.12; so it is noted when the task is made.
@@ -94,9 +95,8 @@ class Watchdog(AbstractContextManager["Watchdog"]):
 
     def _watch(self) -> None:
         blamed = ""
-        parent = os.getppid()
         while not self._stopped.wait(LOOK):
-            if os.getppid() != parent:
+            if not _alive(self._supervisor):
                 self._end_orphan()
             mark = self._running() if self._slot.ages[0] > LAG else None
             token = mark.token if mark else ""
@@ -121,3 +121,11 @@ class Watchdog(AbstractContextManager["Watchdog"]):
         if not self._stopped.wait(ORPHAN_GRACE):
             sys.stderr.write("headrace: the supervisor is gone and this process did not end by itself\n")
             os._exit(3)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

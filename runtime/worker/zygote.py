@@ -44,7 +44,13 @@ ChildMain = Callable[[ChildSpec, socket.socket], int]
 """Runs a child to its end; returns its exit code."""
 
 
-def run(control: socket.socket, *, preload: Callable[[], Mapping[str, Any]], child_main: ChildMain) -> int:
+def run(
+    control: socket.socket,
+    *,
+    preload: Callable[[], Mapping[str, Any]],
+    before_fork: Callable[[], object],
+    child_main: ChildMain,
+) -> int:
     """Serve the supervisor at the other end of ``control`` until it hangs up. Returns the exit code."""
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -68,6 +74,7 @@ def run(control: socket.socket, *, preload: Callable[[], Mapping[str, Any]], chi
             message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 1)
             if not message:
                 return 0
+            before_fork()
             spec = ChildSpec(**_spec(json.loads(message)["fork"]))
             _fork(control, spec, descriptors[0], (wake, awake), child_main)
 

@@ -309,3 +309,31 @@ async def test_an_entry_that_is_lost_with_one_worker_after_the_other_is_dead_let
         assert letter.code == "worker_died"
         assert letter.fields == {"input_value": "x"}
         assert engine.runs == []
+
+
+async def test_a_rules_target_is_not_trimmed_before_its_route_is_deployed(server_url, flows):
+    write_flow(flows, "echo", spec={"publish": [{"to": "later:on"}], "results": {"keep": 1}})
+    async with running(server_url, flows), client(server_url) as c:
+        events = [await c.send("flows:echo", {"input_value": str(n)}) for n in range(300)]
+        await c.run(KEYS, events[-1])
+        await c.entries("later:on", 300)
+
+
+async def test_one_stream_that_redis_refuses_stops_no_other(server_url, flows):
+    write_flow(flows, "wrong", spec={"stream": "a:string"})
+    async with client(server_url) as c:
+        await c.redis.set("a:string", "not a stream")
+        async with running(server_url, flows) as worker:
+            assert worker.report.ready == ("echo",)
+            assert "WRONGTYPE" in worker.report.unready["wrong"][0]
+            event = await c.send("flows:echo", {"input_value": "x"})
+            assert (await c.run(KEYS, event)).status is RunStatus.COMPLETED
+
+
+async def test_a_key_expression_that_gives_nothing_swallows_no_event(server_url, flows):
+    write_flow(flows, "echo", spec={"idempotency": {"key": "payload.order"}})
+    async with running(server_url, flows), client(server_url) as c:
+        for _ in range(3):
+            await c.send("flows:echo", {"input_value": "x", "order": ""})
+        letters = await c.entries("flows:echo:dead_letter", 3)
+        assert {letter["dl_code"] for letter in letters} == {"expression_failed"}

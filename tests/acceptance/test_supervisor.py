@@ -246,3 +246,29 @@ async def test_sigterm_while_the_flows_are_being_loaded_ends_it_at_once(server_u
     with worker_process(server_url, flows, ledger, reading=0, loads=60.0) as worker:
         worker.wait_for("loading")
         assert worker.end(timeout=10) == 0
+
+
+async def test_an_entry_that_kills_before_it_begins_is_dead_lettered_by_the_supervisors_word(server_url, flows, ledger):
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=2) as worker:
+            first, second = worker.children()
+            await c.broker.streams.ensure_group(KEYS)
+            entry = await c.redis.xadd("flows:echo", {"input_value": "x", "payload": '{"sleep": 60}'})
+            [line] = await started(ledger, None)
+            [pending] = await c.redis.xpending_range("flows:echo", "headrace", "-", "+", 1)
+            await c.redis.xclaim("flows:echo", "headrace", pending["consumer"], 0, [entry], retrycount=99, justid=True)
+            os.kill(line["pid"], signal.SIGKILL)
+            [letter] = await c.entries("flows:echo:dead_letter", 1)
+            assert letter["dl_code"] == "worker_died"
+            assert {first, second} & set(worker.children())
+
+
+async def test_a_new_child_keeps_the_last_good_version_of_a_broken_file(server_url, flows, ledger):
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1) as worker:
+            (flows / "echo.json").write_text('{"data": ')
+            [pid] = worker.children()
+            os.kill(pid, signal.SIGKILL)
+            worker.wait_for("child.reading", count=2)
+            event = await c.send("flows:echo", {"input_value": "x"})
+            assert (await c.run(KEYS, event)).status is RunStatus.COMPLETED

@@ -52,6 +52,7 @@ def test_what_a_restart_helps(view, reason):
         replace(child(poll=600.0, pick=600.0), redis_age=600.0),  # Redis is away
         child(beat=45.0, poll=45.0),  # a component blocks the loop for three leases: it is killed at its limit
         replace(child(used=10, pick=600.0), backlog=600.0),  # every place is taken by a long run
+        replace(child(used=1, pick=600.0), backlog=600.0),  # a route's own limit holds the others back
         replace(child(pick=5.0), backlog=600.0),  # a backlog that is being worked on
         replace(child(poll=600.0), draining=True),
         replace(WELL, loaded=False, children=()),
