@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +90,8 @@ class Producer:
         self._draw = random.Random(f"producer {seed}")
         self.tried: dict[str, Event] = {}
         self.accepted: set[str] = set()
+        self.ended: set[str] = set()
+        """What had ended when Redis lost it: never sent again."""
         self.resent = 0
 
     async def run(self) -> None:
@@ -102,12 +104,13 @@ class Producer:
             await self._publish(batch)
             await self._stutter(batch)
 
-    async def resend(self, events: Iterable[Event]) -> None:
-        """Publish again what Redis has lost."""
-        lost = list(events)
-        self.resent += len(lost)
+    async def resend(self) -> None:
+        """Publish again what Redis has lost before it ended."""
+        lost = [event for event in self.tried.values() if event.id not in self.ended]
         for first in range(0, len(lost), BATCH):
-            await self._publish(lost[first : first + BATCH])
+            batch = [event for event in lost[first : first + BATCH] if event.id not in self.ended]
+            self.resent += len(batch)
+            await self._publish(batch)
 
     async def close(self) -> None:
         """Hang up."""

@@ -263,13 +263,10 @@ class Faults:
             began = boot()
             epoch = await asyncio.to_thread(world.harvest, flush=True)
             world.harm("FLUSHALL", began)
-        ended = {event for events in epoch.results.values() for event in events}
-        ended |= {event for letters in epoch.letters.values() for event, _ in letters}
-        for earlier in world.epochs[:-2]:
-            ended |= {event for events in earlier.results.values() for event in events}
-            ended |= {event for letters in earlier.letters.values() for event, _ in letters}
         assert world.producer is not None
-        await world.producer.resend(event for event in list(world.producer.tried.values()) if event.id not in ended)
+        world.producer.ended |= {event for events in epoch.results.values() for event in events}
+        world.producer.ended |= {event for letters in epoch.letters.values() for event, _ in letters}
+        await world.producer.resend()
 
     async def destroy_group(self, _: Seat) -> None:
         """An operator destroys the consumer groups."""

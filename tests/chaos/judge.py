@@ -259,7 +259,7 @@ class Judge:
         for executions in self._executions.values():
             if any(x.pid == pid and x.began <= at and x.how == "died" for x in executions):
                 again = [x.began for x in executions if x.pid != pid and x.began > at]
-                if again:
+                if again and not self._flushed(at, min(again)):
                     yield min(again) - at
 
     # --- the story --------------------------------------------------------------------------------------------------
