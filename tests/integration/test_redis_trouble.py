@@ -84,19 +84,6 @@ async def restart_without_data(scene: Scene) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def loading(scene: Scene) -> AsyncIterator[None]:
-    pipe = scene.operator.pipeline(transaction=False)
-    for n in range(1500):
-        pipe.set(f"ballast:{n}", "x" * 200)
-    pipe.execute()
-    scene.server.kill()
-    scene.server.configure("--key-load-delay", "2000", "--loading-process-events-interval-bytes", "1024")
-    starting = asyncio.create_task(asyncio.to_thread(scene.server.start))
-    yield
-    await starting
-
-
-@asynccontextmanager
 async def flushall(scene: Scene) -> AsyncIterator[None]:
     scene.operator.flushall()
     yield
@@ -201,7 +188,7 @@ async def no_more_clients(scene: Scene) -> AsyncIterator[None]:
 
 
 KEEP = (
-    restart_with_data, loading, group_destroyed, stream_deleted, resets, refused, black_hole, black_hole_then_reset,
+    restart_with_data, group_destroyed, stream_deleted, resets, refused, black_hole, black_hole_then_reset,
     replies_lost, slow, stopped, out_of_memory, read_only, wrong_password, no_more_clients,
 )  # fmt: skip
 """Those after which a run that was under way can be settled."""

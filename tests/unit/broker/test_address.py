@@ -83,3 +83,15 @@ def test_all_keys_of_a_route_lie_in_its_streams_slot():
 )
 def test_the_key_of_a_command(command: tuple[object, ...], key: str | None):
     assert _key(command) == key  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "kind", ["BusyLoadingError", "ReadOnlyError", "OutOfMemoryError", "ClusterDownError", "TryAgainError"]
+)
+def test_what_passes_is_no_refusal(kind: str):
+    from redis import exceptions
+
+    from runtime.broker.connection import _translate
+    from runtime.errors import BrokerUnavailable
+
+    assert isinstance(_translate(getattr(exceptions, kind)("wait")), BrokerUnavailable)
