@@ -39,7 +39,26 @@ def group(help_text: str) -> typer.Typer:
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine to its end."""
+    """Run a command's coroutine to its end. Ctrl-C cancels it, and raises KeyboardInterrupt once it has ended."""
     import asyncio
 
-    return asyncio.run(work)
+    return asyncio.run(_interruptible(work))
+
+
+async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    import asyncio
+    import signal
+
+    interrupted = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+    task = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(interrupted.wait())
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if task.done():
+        return task.result()
+    while not task.done():
+        # A timeout of zero within the Redis client takes a cancellation that comes at its start for its own.
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.2)
+    raise KeyboardInterrupt

@@ -159,7 +159,7 @@ def test_while_it_waits_it_says_why(stack: Stack) -> None:
     try:
         with running("send", "far", "--input", "x", "--follow", home=stack.home, REDIS_URL=stack.url) as waiting:
             waiting.wait_for("waits: no running worker has this route", stream="err")
-            assert waiting.stop(signal.SIGINT) == 130
+            assert waiting.stop(signal.SIGINT) == 130, waiting.err
     finally:
         stack("redis", "HDEL", "hr:{fleet}:routes", "far")
 

@@ -76,7 +76,7 @@ class Running:
             text=True,
             encoding="utf-8",
             cwd=home,
-            env=clean_environment(home, **{**FAST, **environ}),
+            env=clean_environment(home, **{**FAST, "PYTHONFAULTHANDLER": "1", **environ}),
             start_new_session=True,
             # As in a terminal: where the tests run in the background, a shell has SIGINT ignored for them and theirs.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no lock is taken there
@@ -120,7 +120,14 @@ class Running:
 
     def wait(self, *, timeout: float = 30) -> int:
         """Wait for its end; the exit code."""
-        code = self._process.wait(timeout)
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGABRT)  # with PYTHONFAULTHANDLER it tells where it stands
+            self._process.wait(timeout)
+            for reader in self._readers:
+                reader.join(timeout)
+            raise AssertionError("did not end:\n" + "\n".join(self.err[-60:])) from None
         for reader in self._readers:
             reader.join(timeout)
         return code
