@@ -22,15 +22,21 @@ async def measure() -> dict[str, float | int]:
         for number in range(ROUTES):
             (Path(folder) / f"idle-{number}.json").write_text(json.dumps(ECHO_FLOW))
         with stack(Path(folder), "--engine", "echo") as running:
-            worker, valkey = psutil.Process(running.worker), psutil.Process(running.valkey)
+            worker, valkey = _family(running.worker), [psutil.Process(running.valkey)]
             await asyncio.sleep(5)
-            before = [sum(p.cpu_times()[:2]) for p in (worker, valkey)]
+            before = [sum(sum(p.cpu_times()[:2]) for p in family) for family in (worker, valkey)]
             await asyncio.sleep(SECONDS)
-            after = [sum(p.cpu_times()[:2]) for p in (worker, valkey)]
+            after = [sum(sum(p.cpu_times()[:2]) for p in family) for family in (worker, valkey)]
             used = [(b - a) / SECONDS * 100 for a, b in zip(before, after, strict=True)]
             return {
                 "routes": ROUTES,
                 "worker_cpu_percent_of_a_core": used[0],
                 "valkey_cpu_percent_of_a_core": used[1],
-                "worker_rss_mb": worker.memory_info().rss / 1e6,
+                "worker_pss_mb": sum(p.memory_full_info().pss for p in worker) / 1e6,
             }
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """The supervisor, its zygote and its children."""
+    parent = psutil.Process(pid)
+    return [parent, *parent.children(recursive=True)]
