@@ -31,7 +31,6 @@ class Flight:
         self.condemned = condemned
         """It was lost with its workers too often: it is dead-lettered as it is, neither decoded nor run."""
         self.abort: Abort | None = None
-        self.begun = False
         self._aborted = asyncio.Event()
 
     def end(self, why: Abort) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -127,8 +126,3 @@ class Lanes:
     def keys(self) -> list[RouteKeys]:
         """The keys of every lane, each once."""
         return list(dict.fromkeys(lane.keys for lane in self))
-
-
-def monotonic() -> float:
-    """Seconds of the clock that lanes are timed with."""
-    return time.monotonic()

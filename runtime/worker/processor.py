@@ -101,7 +101,6 @@ class Processor:
         if grant is None or not _runs(grant):
             return
         work.attempts = grant.attempts
-        flight.begun = True
         outcome = await self._outcome(work, grant)
         if outcome is not None:
             await self._settler.settle(work, outcome)
