@@ -11,7 +11,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -27,6 +27,7 @@ from runtime.worker.identity import Identity, ReadyReport, Resources
 from runtime.worker.lanes import Lanes
 from runtime.worker.limiter import Limiter
 from runtime.worker.loop import PeriodicLoop
+from runtime.worker.loop_clock import LoopClock
 from runtime.worker.sweeper import Condemned
 from runtime.worker.watchdog import Watchdog
 from runtime.worker.zygote import ChildSpec
@@ -59,11 +60,12 @@ class ChildContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Stops:
-    """Two ways to be told to end."""
+class Told:
+    """What the supervisor has told: to end, to end at once, to dead-letter entries that killed their workers."""
 
-    drain: asyncio.Event
-    hurry: asyncio.Event
+    drain: asyncio.Event = field(default_factory=asyncio.Event)
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    condemned: Condemned = field(default_factory=deque)
 
 
 def main(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
@@ -72,32 +74,33 @@ def main(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     random.seed()
     gc.freeze()
-    return asyncio.run(_run(spec, sock, context))
+    clock = LoopClock()
+    # Not closed: that would wait for runs that swallow their cancellation, for ever. The process ends right after this.
+    return asyncio.Runner(loop_factory=clock.new_loop).run(_run(spec, sock, context, clock))
 
 
-async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
+async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext, clock: LoopClock) -> int:
     slot = context.board.slot(spec.slot)
-    stops = Stops(asyncio.Event(), asyncio.Event())
-    condemned: Condemned = deque()
+    told = Told()
 
-    async def told(message: Message) -> None:
+    async def hear(message: Message) -> None:
         if "drain" in message:
-            stops.drain.set()
+            told.drain.set()
         if "hurry" in message:
-            stops.hurry.set()
+            told.hurry.set()
         if "condemn" in message:
             stream, group, entries = message["condemn"]
-            condemned.append((RouteKeys(stream, group), entries))
+            told.condemned.append((RouteKeys(stream, group), entries))
 
-    channel = Channel(sock, told)
+    channel = Channel(sock, hear)
     await channel.open()
-    with Watchdog(asyncio.get_running_loop(), slot, supervisor=context.supervisor) as watchdog:
+    with Watchdog(asyncio.get_running_loop(), slot, clock, supervisor=context.supervisor) as watchdog:
         helpers = [
             asyncio.create_task(_beat(slot), name="child:beat"),
-            asyncio.create_task(_orphaned(channel, stops), name="child:orphaned"),
+            asyncio.create_task(_orphaned(channel, told), name="child:orphaned"),
         ]
         try:
-            code = await _serve(spec, context, channel, stops, condemned)
+            code = await _serve(spec, context, channel, told, clock)
         finally:
             watchdog.stop()
             for helper in helpers:
@@ -107,7 +110,7 @@ async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> i
     return EXIT_ORPHANED if orphaned and code == EXIT_OK else code
 
 
-async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops: Stops, condemned: Condemned) -> int:
+async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, told: Told, clock: LoopClock) -> int:
     settings, engine = context.settings, context.engine
     route = spec.exclusive or (spec.alone[0] if spec.alone else None)
     await engine.prepare(concurrency=settings.worker.concurrency)
@@ -125,11 +128,12 @@ async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, stops
         leaves_exclusive=route is None,
         lanes=Lanes(),
         limiter=Limiter(settings.worker.concurrency if route is None else 1),
-        drain=stops.drain,
-        hurry=stops.hurry,
+        drain=told.drain,
+        hurry=told.hurry,
         preloaded=context.preloaded,
         slot=context.board.slot(spec.slot),
-        condemned=condemned,
+        clock=clock,
+        condemned=told.condemned,
         tell=channel.tell,
         alone=spec.alone,
         next_alone=next_alone,
@@ -223,9 +227,9 @@ async def _beat(slot: Slot) -> None:
         await asyncio.sleep(BEAT)
 
 
-async def _orphaned(channel: Channel, stops: Stops) -> None:
+async def _orphaned(channel: Channel, told: Told) -> None:
     """Without a supervisor nobody renews the lease: give everything back while it still holds."""
     await channel.closed.wait()
     log.error("supervisor.gone")
-    stops.hurry.set()
-    stops.drain.set()
+    told.hurry.set()
+    told.drain.set()

@@ -31,6 +31,7 @@ from runtime.worker.lanes import Lanes
 from runtime.worker.lease import Lease
 from runtime.worker.limiter import Limiter
 from runtime.worker.loop import PeriodicLoop
+from runtime.worker.loop_clock import LoopClock
 from runtime.worker.processor import Processor
 from runtime.worker.reporter import Reporter
 from runtime.worker.route_book import RouteBook
@@ -67,6 +68,8 @@ class Resources:
     """Flows that a zygote has loaded, by route."""
     slot: Slot | None = None
     """Where this process shows that it lives, if anybody looks."""
+    clock: LoopClock = field(default_factory=LoopClock)
+    """How long the event loop was held up, and by whose run."""
     tell: Callable[[dict[str, Any]], None] = lambda _: None
     """Tells the supervisor something, if there is one."""
     leaves_exclusive: bool = False

@@ -1,9 +1,10 @@
 """The watchdog: a thread that sees when code of a component holds the event loop up, whose it is, and ends it in time.
 
 A run's timeout is kept by the loop; where a component blocks the loop, nothing on it can keep time. The thread then
-shows on the board whom to blame, and when that run's own timeout is over it interrupts the component: a signal to the
-main thread, whose handler raises in the component's own code. What is not to be interrupted (code that catches
-everything, a call that holds the interpreter) is left to the supervisor, which kills a process that hangs too long.
+shows on the board and tells the loop clock whom to blame, and when that run's own timeout is over it interrupts the
+component: a signal to the main thread, whose handler raises in the component's own code. What is not to be interrupted
+(code that catches everything, a call that holds the interpreter) is left to the supervisor, which kills a process that
+hangs too long.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import threading
 import weakref
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, cast
 
 import structlog
 
 from runtime.worker.board import Slot, boot_time
+from runtime.worker.loop_clock import LoopClock
 
 log = structlog.get_logger("headrace.worker")
 
@@ -43,10 +45,14 @@ class LoopBlockedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunMark:
-    """The run that a task belongs to: its token, and when (boot clock) its timeout is over."""
+    """The run that a task belongs to: its token, when it began and when its timeout is over (boot clock).
+
+    The time in which others held the loop up comes off: see LoopClock.
+    """
 
     token: str
     deadline: float
+    started: float = field(default_factory=boot_time)
 
 
 current_run: contextvars.ContextVar[RunMark | None] = contextvars.ContextVar("current_run", default=None)
@@ -56,10 +62,11 @@ current_run: contextvars.ContextVar[RunMark | None] = contextvars.ContextVar("cu
 class Watchdog(AbstractContextManager["Watchdog"]):
     """Watches one event loop, which must be that of the main thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, slot: Slot, *, supervisor: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, slot: Slot, clock: LoopClock, *, supervisor: int) -> None:
         self._supervisor = supervisor
         self._loop = loop
         self._slot = slot
+        self._clock = clock
         # A task does not tell its context before Python 3.12; so it is noted when the task is made.
         self._marks: weakref.WeakKeyDictionary[asyncio.Future[Any], RunMark] = weakref.WeakKeyDictionary()
         self._stopped = threading.Event()
@@ -94,17 +101,25 @@ class Watchdog(AbstractContextManager["Watchdog"]):
         return task
 
     def _watch(self) -> None:
-        blamed = ""
+        blamed, looked = "", boot_time()
         while not self._stopped.wait(LOOK):
             if not _alive(self._supervisor):
                 self._end_orphan()
-            mark = self._running() if self._slot.ages[0] > LAG else None
+            mark, late, looked = self._running(), boot_time() - looked > 2 * LOOK, boot_time()
+            if not late:  # else this thread was held up as well, and whoever is at work now may not have done it
+                self._clock.sees(mark.token if mark else "")
+            if self._slot.ages[0] <= LAG:
+                mark = None
             token = mark.token if mark else ""
             if token != blamed:
                 self._slot.blame(token)
                 blamed = token
-            if mark is not None and boot_time() > mark.deadline:
+            if mark is not None and self._is_over(mark):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def _is_over(self, mark: RunMark) -> bool:
+        now = boot_time()
+        return now > mark.deadline and now - self._clock.lag_of(mark.token, mark.started) > mark.deadline
 
     def _running(self) -> RunMark | None:
         task = asyncio.current_task(self._loop)
@@ -113,7 +128,7 @@ class Watchdog(AbstractContextManager["Watchdog"]):
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """On the main thread, between two instructions: raise only in the code of the run that is over its time."""
         mark = self._running()
-        if mark is not None and boot_time() > mark.deadline and self._slot.ages[0] > LAG:
+        if mark is not None and self._slot.ages[0] > LAG and self._is_over(mark):
             raise LoopBlockedError("the component blocked the event loop beyond its run's timeout")
 
     def _end_orphan(self) -> None:
