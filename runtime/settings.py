@@ -8,13 +8,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from runtime.errors import SettingsError
+from shared_models.route import Accelerators
 
 PREFIX = "HEADRACE_"
 
@@ -73,6 +74,12 @@ class LogSettings(_Group):
     format: str = Field(default="auto", pattern="^(auto|console|json)$")
 
 
+class EngineSettings(_Group):
+    """How the engine runs flows, where a route does not say otherwise."""
+
+    accelerators: Accelerators = Accelerators()
+
+
 class Settings(BaseSettings):
     """All settings. ``HEADRACE_WORKER__CONCURRENCY=20`` sets ``worker.concurrency``."""
 
@@ -85,6 +92,7 @@ class Settings(BaseSettings):
     redis: RedisSettings = RedisSettings()
     worker: WorkerSettings = WorkerSettings()
     retention: RetentionSettings = RetentionSettings()
+    engine: EngineSettings = EngineSettings()
     log: LogSettings = LogSettings()
 
 
@@ -134,14 +142,16 @@ def _blanker(name: str) -> Callable[[], None] | None:
 
 def variable_names() -> list[str]:
     """Every variable that is read, in upper case."""
-    names: list[str] = []
-    for name, field in Settings.model_fields.items():
+    return [name.upper() for name in _names(Settings, PREFIX)]
+
+
+def _names(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            names += [f"{PREFIX}{name}__{inner}".upper() for inner in kind.model_fields]
+            yield from _names(kind, f"{prefix}{name}__")
         else:
-            names.append(f"{PREFIX}{name}".upper())
-    return names
+            yield f"{prefix}{name}"
 
 
 def _check_names(environ: Mapping[str, str]) -> None:

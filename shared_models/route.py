@@ -126,6 +126,36 @@ class TweaksPolicy(StrEnum):
     PERMISSIVE = "permissive"
 
 
+class Accelerators(_Spec):
+    """Which of the engine's accelerators are used; ``accelerators: off`` means none."""
+
+    classes: bool = True
+    tls_contexts: bool = True
+    container_host: bool = True
+    services: bool = True
+    json_copies: bool = True
+    model_copies: bool = True
+    display_text: bool = True
+    credentials: bool = True
+    http_clients: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all(cls, data: Any) -> Any:
+        return dict.fromkeys(cls.model_fields, data) if isinstance(data, bool) else data
+
+    @property
+    def off(self) -> frozenset[str]:
+        """The names of those that are not used."""
+        return frozenset(name for name, on in self if not on)
+
+
+class EngineSpec(_Spec):
+    """How the engine runs this route's flow."""
+
+    accelerators: Accelerators = Accelerators()
+
+
 class RouteSpec(_Spec):
     """A route's settings. Durations are seconds here and ``500ms``, ``30s``, ``10m`` in YAML."""
 
@@ -149,6 +179,8 @@ class RouteSpec(_Spec):
     upgrade: Literal["none", "safe"] = "none"
     isolation: Literal["shared", "exclusive"] = "shared"
     """exclusive: a process of its own, one run at a time, so that nothing it does to the process touches another."""
+
+    engine: EngineSpec = EngineSpec()
 
     @property
     def slots(self) -> int | None:

@@ -55,7 +55,7 @@ def _check_all(flows: Path | None, redis_url: str | None) -> Iterator[Check]:
         return
     yield Check("settings", "ok", "every HEADRACE_ variable is known and valid")
     yield from _redis(redis_url, settings)
-    yield from _engine()
+    yield from _engine(settings)
     yield from _flows(flows or settings.flows)
 
 
@@ -146,7 +146,7 @@ def _timeout(facts: ServerFacts, settings: Any) -> Check:
     return Check("redis timeout", "ok", "idle clients stay" if not seconds else f"{seconds} s")
 
 
-def _engine() -> Iterator[Check]:
+def _engine(settings: Settings) -> Iterator[Check]:
     from importlib.metadata import PackageNotFoundError, version
 
     def installed(name: str) -> str | None:
@@ -164,6 +164,27 @@ def _engine() -> Iterator[Check]:
         yield Check("engine", "ok", f"lfx {lfx}, without the full catalogue: flows that need more say so")
     else:
         yield Check("engine", "ok", f"lfx {lfx}, langflow {langflow}")
+    if lfx is not None:
+        yield from _accelerators(settings)
+
+
+def _accelerators(settings: Settings) -> Iterator[Check]:
+    """Flows run without them too, only dearer."""
+    from runtime.engine.accelerators import statuses
+
+    found = statuses(dict(settings.engine.accelerators))
+    on = [status.name for status in found if status.state == "on"]
+    yield Check("accelerators", "ok", f"{', '.join(on) or 'none'} on")
+    for status in found:
+        if status.state == "off":
+            yield Check(f"accelerator {status.name}", "ok", "switched off by the settings")
+        elif status.state == "aside":
+            yield Check(
+                f"accelerator {status.name}",
+                "warn",
+                f"not used: {status.reason}",
+                "flows run without it, at a higher cost; a newer headrace may know this version",
+            )
 
 
 def _flows(folder: Path) -> Iterator[Check]:

@@ -57,7 +57,7 @@ def worker(
         settings,
         redis_url=url,
         flows=(flows or settings.flows).absolute(),
-        engine=make_engine(engine),
+        engine=make_engine(engine, settings),
         only=frozenset(only or ()),
     )
     raise typer.Exit(made.run(lambda report: _tell_ready(report, ready_fd)))
@@ -69,7 +69,7 @@ def with_options(settings: Settings, **options: int | None) -> Settings:
     return settings.model_copy(update={"worker": settings.worker.model_copy(update=given)})
 
 
-def make_engine(name: str) -> Engine:
+def make_engine(name: str, settings: Settings) -> Engine:
     """The engine by its name. Raises EngineError where the packages it needs are not installed."""
     if name == "echo":
         from runtime.engine.echo import EchoEngine
@@ -85,7 +85,7 @@ def make_engine(name: str) -> Engine:
         raise EngineError("Langflow's engine is not installed here; install headrace[worker] (or [langflow] for all)")
     from runtime.engine.langflow import LangflowEngine
 
-    return LangflowEngine()
+    return LangflowEngine(accelerators=dict(settings.engine.accelerators))
 
 
 def _tell_ready(message: Mapping[str, Any], descriptor: int | None) -> None:

@@ -49,7 +49,7 @@ class RunRequest:
     says. ``variables`` are the route's and the event's, resolved; ``brought`` names those that came with the event (a
     provider's 401 for one of these is the event's fault). ``tweaks_allowed`` is the route's policy: False, True
     (permissive) or the ``component.field`` names that may be set; an empty tuple means those that the flow declares.
-    ``stream`` asks for tokens.
+    ``stream`` asks for tokens. ``without`` names the accelerators that the route has switched off.
     """
 
     event_id: str
@@ -62,6 +62,7 @@ class RunRequest:
     tweaks_allowed: bool | tuple[str, ...] = False
     attempt: int = 1
     stream: bool = False
+    without: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,13 @@ from runtime.errors import EngineError
 class LangflowEngine:
     """Loads exported flows with lfx and runs a copy of each per event.
 
-    ``file_roots`` are directories whose files events may name, beside each flow's own ``NAME.files``.
+    ``file_roots`` are directories whose files events may name, beside each flow's own ``NAME.files``. ``accelerators``
+    switches single ones off, by name; they are the process's, and go with ``close``.
     """
 
-    def __init__(self, *, file_roots: Sequence[Path] = ()) -> None:
+    def __init__(self, *, file_roots: Sequence[Path] = (), accelerators: Mapping[str, bool] | None = None) -> None:
+        self._switches = dict(accelerators or {})
+        self._accelerators: Any = None
         self._file_roots = tuple(file_roots)
         self._pool: ThreadPoolExecutor | None = None
         self._loading = asyncio.Lock()
@@ -75,6 +78,9 @@ class LangflowEngine:
     async def close(self) -> None:
         """Let the thread pool and os.environ go. Threads of blocking components are not waited for."""
         self._environ.remove()
+        if self._accelerators is not None:
+            installed, self._accelerators = self._accelerators, None
+            await installed.let_go()
         if self._pool is not None:
             # The loop goes on, and needs threads for look-ups of hosts at least.
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
@@ -95,6 +101,8 @@ class LangflowEngine:
             raise EngineError("Langflow is not installed: pip install 'headrace[langflow]', or [worker]") from error
         services.quiet_engine_log()
         services.set_services()
+        if self._accelerators is None:
+            self._accelerators = importlib.import_module("runtime.engine.accelerators").Installed.take(self._switches)
         for module in replaced:
             module.install()
         if first:

@@ -20,6 +20,7 @@ from lfx.utils.env_var_security import is_protected_env_var
 from lfx.utils.flow_validation import is_protected_tweak_field
 
 from runtime.engine import catalog, preflight
+from runtime.engine.accelerators.base import OFF
 from runtime.engine.base import ChatHistory, Emit, FlowSource, RunOutput, RunRequest
 from runtime.engine.bindings import bind, variables_of_providers
 from runtime.engine.bundles import load_providers
@@ -118,6 +119,7 @@ class _Run:
     def _enter(self, scope: ExitStack) -> None:
         """Bind everything that is found by context to this run: both channels of variables, files, chat."""
         scope.callback(CURRENT.reset, CURRENT.set(self.state))
+        scope.callback(OFF.reset, OFF.set(self.request.without))
         scope.callback(ROOTS.reset, ROOTS.set(self.template.roots))
         scope.callback(reset_request_variables, activate_request_variables(dict(self.state.variables)))
         scope.callback(reset_no_env_fallback, activate_no_env_fallback(disabled=True))

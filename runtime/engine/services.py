@@ -13,16 +13,11 @@ from lfx.services.manager import get_service_manager
 from lfx.services.schema import ServiceType
 from lfx.services.variable.service import VariableService
 
-_ABSENT = ("CHAT", "TRACING", "TRANSACTION", "STORAGE", "DATABASE", "CHECKPOINT")
-"""Services a headless run has not. Preset to None, a look-up is quiet; else each one logs an error with a traceback."""
-
 
 def set_services() -> None:
-    """Preset what is absent, register the variable service, build what is looked up on the loop. May be repeated."""
+    """Register the variable service, build what is looked up on the loop. May be repeated."""
     manager = get_service_manager()
     get_service(ServiceType.SETTINGS_SERVICE)
-    for name in _ABSENT:
-        manager.services.setdefault(getattr(ServiceType, f"{name}_SERVICE"), None)
     if ServiceType.VARIABLE_SERVICE not in manager.services:
         manager.register_service_class(ServiceType.VARIABLE_SERVICE, VariableService, override=True)
     get_service(ServiceType.VARIABLE_SERVICE)

@@ -301,6 +301,7 @@ class Processor:
             brought=frozenset(brought),
             tweaks_allowed=_tweaks(spec.tweaks),
             attempt=work.attempts,
+            without=spec.engine.accelerators.off,
         )
 
     # --- helpers ----------------------------------------------------------------------------------------------------

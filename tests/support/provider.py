@@ -80,6 +80,8 @@ class Seen:
     path: str
     body: Mapping[str, Any]
     headers: Mapping[str, str]
+    client: tuple[str, int]
+    """The other end of the connection."""
 
     @property
     def key(self) -> str:
@@ -165,7 +167,7 @@ class StubProvider:
             raw += message.get("body", b"")
             more = message.get("more_body", False)
         headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
-        seen = Seen(scope["path"], json.loads(raw) if raw else {}, headers)
+        seen = Seen(scope["path"], json.loads(raw) if raw else {}, headers, tuple(scope["client"]))
         with self._arrived:
             self.requests.append(seen)
             self._arrived.notify_all()

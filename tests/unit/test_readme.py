@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from runtime.settings import Settings, variable_names
 from shared_models.controls import CONTROL
 from shared_models.envelope import EventEnvelope
-from shared_models.route import NOT_YET_BUILT, PublishRule, RouteSpec, parse_duration
+from shared_models.route import NOT_YET_BUILT, Accelerators, PublishRule, RouteSpec, parse_duration
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,11 +32,16 @@ def rows(heading: str) -> dict[str, str]:
     return found
 
 
+ACCELERATORS = "HEADRACE_ENGINE__ACCELERATORS__"
+
+
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Every key of a spec with its default; lists of rules as ``publish[].to``."""
     for name, field in model.model_fields.items():
         if name == "publish":
             yield from leaves(PublishRule, "publish[].")
+        elif field.annotation is Accelerators:
+            yield f"{prefix}{name}", ...
         elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from leaves(field.annotation, f"{prefix}{name}.")
         else:
@@ -58,12 +63,17 @@ def same(cell: str, default: object) -> bool:
 
 def test_every_setting_is_in_the_readme():
     table = rows("## Configuration")
-    assert sorted(table) == sorted(variable_names())
+    assert table.pop(f"{ACCELERATORS}NAME") == "`true`"
+    assert sorted(table) == sorted(name for name in variable_names() if not name.startswith(ACCELERATORS))
     for name, cell in table.items():
         value: object = Settings.model_construct()
         for part in name.removeprefix("HEADRACE_").lower().split("__"):
             value = getattr(value, part)
         assert same(cell, value), f"{name} is {value!r}, the README says {cell}"
+
+
+def test_every_accelerator_is_in_the_readme():
+    assert list(rows("### Accelerators")) == list(Accelerators.model_fields)
 
 
 def test_every_key_of_a_route_spec_is_in_the_readme():
@@ -122,7 +132,7 @@ def test_links_lead_somewhere():
 def test_every_module_is_on_the_map():
     text = (ROOT / "runtime" / "README.md").read_text(encoding="utf-8")
     modules = text.split("## Modules")[1].split("## Words")[0]
-    parts = re.split(r"^`(shared_models|runtime(?:/\w+)?)/`", modules, flags=re.MULTILINE)[1:]
+    parts = re.split(r"^`(shared_models|runtime(?:/\w+)*)/`", modules, flags=re.MULTILINE)[1:]
     told = {
         f"{folder}/{name}"
         for folder, table in zip(parts[::2], parts[1::2], strict=True)

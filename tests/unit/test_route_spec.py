@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runtime.errors import RouteInvalid
 from runtime.registry.spec import read_spec
 from runtime.registry.yaml_text import MAX_SPEC, read_yaml
-from shared_models.route import RouteSpec, TweaksPolicy, format_duration, parse_duration
+from shared_models.route import Accelerators, RouteSpec, TweaksPolicy, format_duration, parse_duration
 
 
 def spec(text: str) -> RouteSpec:
@@ -210,3 +210,10 @@ def test_durations(text: str, seconds: float) -> None:
 def test_what_is_no_duration(value: object) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(value)
+
+
+def test_accelerators_are_switched_off_one_by_one_or_all() -> None:
+    assert spec("").engine.accelerators.off == frozenset()
+    assert spec("engine: {accelerators: {classes: off}}").engine.accelerators.off == {"classes"}
+    assert len(spec("engine: {accelerators: off}").engine.accelerators.off) == len(Accelerators.model_fields)
+    assert "clases" in fault("engine: {accelerators: {clases: off}}")

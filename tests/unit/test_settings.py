@@ -90,3 +90,10 @@ def test_every_variable_is_listed() -> None:
     names = variable_names()
     assert {"HEADRACE_FLOWS", "HEADRACE_REDIS__URL", "HEADRACE_WORKER__LEASE"} <= set(names)
     assert len(names) == len(set(names))
+
+
+def test_accelerators_are_switched_off_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = loaded(monkeypatch, HEADRACE_ENGINE__ACCELERATORS__CLASSES="false")
+    assert settings.engine.accelerators.off == {"classes"}
+    with pytest.raises(SettingsError, match="did you mean HEADRACE_ENGINE__ACCELERATORS__CLASSES"):
+        loaded(monkeypatch, HEADRACE_ENGINE__ACCELERATORS__CLASES="false")

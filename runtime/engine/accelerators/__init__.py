@@ -1,0 +1,99 @@
+"""The accelerators: what makes a run cheaper than the engine's own, with the same result.
+
+One module each, with its reason and why it is safe. All are on unless a setting, or a route for its own runs, says
+otherwise; one that does not know the installed version's text steps aside. See ``base``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from runtime.engine.accelerators.base import Accelerator, Patches
+from runtime.engine.accelerators.classes import CLASSES
+from runtime.engine.accelerators.container_host import CONTAINER_HOST
+from runtime.engine.accelerators.credentials import CREDENTIALS
+from runtime.engine.accelerators.display_text import DISPLAY_TEXT
+from runtime.engine.accelerators.http_clients import HTTP_CLIENTS
+from runtime.engine.accelerators.json_copies import JSON_COPIES
+from runtime.engine.accelerators.model_copies import MODEL_COPIES
+from runtime.engine.accelerators.services import SERVICES
+from runtime.engine.accelerators.tls_contexts import TLS_CONTEXTS
+from runtime.errors import EngineError
+
+log = structlog.get_logger("headrace.engine")
+
+ALL: tuple[Accelerator, ...] = (
+    CLASSES,
+    TLS_CONTEXTS,
+    CONTAINER_HOST,
+    SERVICES,
+    JSON_COPIES,
+    MODEL_COPIES,
+    DISPLAY_TEXT,
+    CREDENTIALS,
+    HTTP_CLIENTS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How one accelerator stands: on, off by a setting, or aside, with the reason."""
+
+    name: str
+    state: Literal["on", "off", "aside"]
+    reason: str = ""
+
+
+def statuses(switches: Mapping[str, bool]) -> list[Status]:
+    """How each would stand with these switches and what is installed. Imports nothing of the engine."""
+    found = []
+    for accelerator in ALL:
+        if not switches.get(accelerator.name, True):
+            found.append(Status(accelerator.name, "off"))
+        elif reason := accelerator.misfit():
+            found.append(Status(accelerator.name, "aside", reason))
+        else:
+            found.append(Status(accelerator.name, "on"))
+    return found
+
+
+class Installed:
+    """The accelerators of this process. Several engines of a process share them: the last to let go removes them."""
+
+    _now: Installed | None = None
+
+    @classmethod
+    def take(cls, switches: Mapping[str, bool]) -> Installed:
+        """Install them, or share what is installed. Raises EngineError if that was done with other switches."""
+        if cls._now is None:
+            cls._now = cls(switches)
+        elif cls._now.switches != switches:
+            raise EngineError("another engine of this process uses other accelerators")
+        cls._now._users += 1
+        return cls._now
+
+    def __init__(self, switches: Mapping[str, bool]) -> None:
+        self.switches = dict(switches)
+        self._users = 0
+        self._patches: list[Patches] = []
+        self.statuses = statuses(switches)
+        for status in self.statuses:
+            if status.state == "on":
+                patches = Patches(status.name)
+                self._patches.append(patches)
+                next(a for a in ALL if a.name == status.name).install(patches)
+            elif status.state == "aside":
+                log.warning("accelerator.aside", accelerator=status.name, reason=status.reason)
+
+    async def let_go(self) -> None:
+        """Put back what Langflow had, when nobody else uses them."""
+        self._users -= 1
+        if self._users:
+            return
+        Installed._now = None
+        while self._patches:
+            await self._patches.pop().undo()

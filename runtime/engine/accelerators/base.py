@@ -1,0 +1,128 @@
+"""What the accelerators have in common: the check of what they replace, the replacing, the switch per route. Pure.
+
+An accelerator puts a cheaper function with the same result in the place of one of the engine's. It was written against
+a text that was read, so it is installed only where the installed text is that one: a new version of the engine runs
+unaccelerated until somebody has looked, never wrongly.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+OFF: ContextVar[frozenset[str]] = ContextVar("headrace_accelerators_off", default=frozenset())
+"""The accelerators that the current run's route has switched off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A function or class of a package, by module and qualified name, whose text an accelerator relies on.
+
+    ``known`` holds the fingerprints of the texts that it was written for.
+    """
+
+    module: str
+    name: str
+    known: frozenset[str]
+
+    @property
+    def found(self) -> str | None:
+        """The fingerprint of the installed text; None where there is none. Imports nothing."""
+        return fingerprint(self.module, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One accelerator: its switch's name, what it relies on, and how it is installed.
+
+    ``install`` gets the Patches to make its replacements with. It is called once, after the engine's import.
+    """
+
+    name: str
+    targets: tuple[Target, ...]
+    install: Callable[[Patches], None]
+
+    def misfit(self) -> str | None:
+        """Why it cannot be used with what is installed, as a sentence; None where it can."""
+        for target in self.targets:
+            found = target.found
+            if found is None:
+                return f"{target.module}.{target.name} does not exist in the installed version"
+            if found not in target.known:
+                return f"{target.module}.{target.name} has changed (its text is {found})"
+        return None
+
+
+class Patches:
+    """Replacements made for one accelerator, and the way back."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._before: list[tuple[Any, str, Any]] = []
+        self._ends: list[Callable[[], Awaitable[None] | None]] = []
+
+    @property
+    def off(self) -> bool:
+        """Whether the current run's route has this accelerator switched off."""
+        return self.name in OFF.get()
+
+    def module(self, name: str) -> ModuleType:
+        """A module of the engine."""
+        return importlib.import_module(name)
+
+    def replace(self, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
+        """Put ``make(original)`` in the place of ``owner.attribute``."""
+        original = owner.__dict__[attribute]
+        self._before.append((owner, attribute, original))
+        setattr(owner, attribute, make(original))
+
+    def at_end(self, end: Callable[[], Awaitable[None] | None]) -> None:
+        """Have ``end`` called when the replacements are undone, to give back what they hold."""
+        self._ends.append(end)
+
+    async def undo(self) -> None:
+        """Put everything back as it was."""
+        while self._before:
+            setattr(*self._before.pop())
+        while self._ends:
+            if (ending := self._ends.pop()()) is not None:
+                await ending
+
+
+@cache
+def fingerprint(module: str, name: str) -> str | None:
+    """The first 16 hex digits of the SHA-256 of the source text of ``name`` in ``module``'s installed file."""
+    path = _source_file(module)
+    if path is None:
+        return None
+    text = path.read_text(encoding="utf-8")
+    node: ast.AST | None = _tree(path)
+    for part in name.split("."):
+        node = next((child for child in getattr(node, "body", ()) if getattr(child, "name", None) == part), None)
+    segment = ast.get_source_segment(text, node) if node is not None else None
+    return None if segment is None else hashlib.sha256(segment.encode()).hexdigest()[:16]
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _source_file(module: str) -> Path | None:
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        base = Path(folder).joinpath(*rest)
+        for path in (base.with_suffix(".py"), base / "__init__.py"):
+            if path.is_file():
+                return path
+    return None

@@ -1,0 +1,370 @@
+"""The accelerators: each alone gives what the engine gives without them, and none keeps anything from run to run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import copy
+import functools
+import gc
+import importlib
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from http.cookiejar import Cookie
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import structlog
+from pydantic import BaseModel
+
+from runtime.engine import accelerators
+from runtime.engine.accelerators import Installed, base, http_clients, model_copies
+from runtime.engine.accelerators.base import Accelerator, Target
+from runtime.engine.accelerators.classes import ClassCache
+from runtime.engine.accelerators.container_host import Remembered
+from runtime.engine.accelerators.credentials import BackgroundLoop
+from runtime.engine.accelerators.json_copies import NotJSONError, copy_json
+from runtime.engine.accelerators.tls_contexts import Contexts
+from runtime.engine.state import CURRENT, RunState
+from shared_models.route import Accelerators
+from tests.integration.engine.conftest import Runner
+from tests.support import flows
+
+NAMES = tuple(accelerator.name for accelerator in accelerators.ALL)
+EVERY = frozenset(NAMES)
+
+LEAKS = {
+    "class attribute": flows.component(
+        """
+        def work(self) -> Message:
+            Custom.count = getattr(Custom, "count", 0) + 1
+            return Message(text=str(Custom.count))
+        """
+    ),
+    "module list": flows.component(
+        """
+        def work(self) -> Message:
+            SEEN.append(self.text)
+            return Message(text=",".join(SEEN))
+        """,
+        imports="SEEN = []",
+    ),
+    "class inputs": flows.component(
+        """
+        def work(self) -> Message:
+            type(self).inputs[0].info += "x"
+            return Message(text=type(self).inputs[0].info)
+        """
+    ),
+    "behind the audit's back": flows.component(
+        """
+        def work(self) -> Message:
+            owner = [self.__class__][0]
+            owner.count = getattr(owner, "count", 0) + 1
+            return Message(text=str(owner.count))
+        """
+    ),
+}
+
+
+def test_the_spec_names_them_all() -> None:
+    assert set(Accelerators.model_fields) == EVERY
+    assert Accelerators().off == frozenset()
+    assert Accelerators.model_validate(False).off == EVERY
+
+
+def test_all_know_the_installed_version() -> None:
+    assert {status.name: status.state for status in accelerators.statuses({})} == dict.fromkeys(NAMES, "on")
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_each_alone_gives_what_the_engine_gives(run: Runner, name: str) -> None:
+    for flow in (flows.hello(), flows.llm(prompt="Be brief."), flows.agent("CalculatorComponent")):
+        plain = await run(flow, "What is 2 + 3?", without=EVERY)
+        alone = await run(flow, "What is 2 + 3?", without=EVERY - {name})
+        assert alone.result == plain.result
+
+
+async def test_all_together_side_by_side(run: Runner) -> None:
+    flow = flows.agent("CalculatorComponent")
+    plain = await run(flow, "What is 2 + 3?", without=EVERY)
+    for got in await asyncio.gather(*(run(flow, "What is 2 + 3?") for _ in range(8))):
+        assert got.result == plain.result
+
+
+@pytest.mark.parametrize("code", LEAKS.values(), ids=LEAKS.keys())
+async def test_no_class_carries_anything_over(run: Runner, code: str) -> None:
+    flow = flows.Flow("A component that remembers")
+    chat_in = flow.add("ChatInput", "ChatInput-in")
+    custom = flow.custom(code, "Custom-it")
+    chat_out = flow.add("ChatOutput", "ChatOutput-out")
+    flow.connect(chat_in, "message", custom, "text")
+    flow.connect(custom, "out", chat_out, "input_value")
+    stock = [await run.text(flow, "a", without=EVERY) for _ in range(3)]
+    assert [await run.text(flow, "a") for _ in range(3)] == stock
+
+
+async def test_the_editors_text_is_all_that_is_left_out(run: Runner) -> None:
+    plain = await run(flows.hello(), "hello", without=EVERY)
+    told = list(run.told.events)
+    run.told.events.clear()
+    assert (await run(flows.hello(), "hello")).result == plain.result
+    assert [kind for kind, _ in run.told.events] == [kind for kind, _ in told]
+
+
+# --- the check of what is replaced ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_one_that_does_not_know_the_text_steps_aside(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    installed: list[str] = []
+    made = []
+    for known in accelerators.ALL:
+        targets = tuple(Target(t.module, t.name, frozenset({"0" * 16})) for t in known.targets)
+        made.append(
+            Accelerator(
+                known.name,
+                targets if known.name == name else known.targets,
+                lambda _, which=known.name: installed.append(which),  # type: ignore[misc]
+            )
+        )
+    monkeypatch.setattr(accelerators, "ALL", tuple(made))
+    with structlog.testing.capture_logs() as logs:
+        now = Installed({})
+    assert set(installed) == EVERY - {name}
+    [line] = logs
+    assert (line["event"], line["accelerator"]) == ("accelerator.aside", name)
+    assert "has changed" in line["reason"]
+    assert {s.name for s in now.statuses if s.state == "aside"} == {name}
+
+
+def test_what_is_gone_is_a_reason_too() -> None:
+    gone = Accelerator("x", (Target("lfx.utils.util", "no_such_function", frozenset({"0" * 16})),), lambda _: None)
+    assert "does not exist" in (gone.misfit() or "")
+    nowhere = Accelerator("x", (Target("no_such_package.at_all", "f", frozenset()),), lambda _: None)
+    assert "does not exist" in (nowhere.misfit() or "")
+
+
+@pytest.mark.usefixtures("engine")
+async def test_undoing_puts_the_engines_own_back() -> None:
+    util = importlib.import_module("lfx.utils.util")
+    before = util.get_container_host
+    patches = base.Patches("container_host")
+    patches.replace(util, "get_container_host", functools.partial(functools.partial))
+    assert util.get_container_host is not before
+    await patches.undo()
+    assert util.get_container_host is before
+
+
+# --- single ones ----------------------------------------------------------------------------------------------------
+
+
+def test_a_class_is_compiled_once_and_not_after_a_change() -> None:
+    made: list[str] = []
+
+    def compile_class(code: str, name: str | None = None) -> type:
+        made.append(code)
+        space: dict[str, Any] = {}
+        exec(code, space)
+        found: type = space["Probe"]
+        return found
+
+    cache = ClassCache(compile_class, size=2)
+    source = "class Probe:\n    kinds = ['a']\n    def f(self): return self.kinds[0]"
+    first = cache.get(source)
+    assert cache.get(source) is first and len(made) == 1
+    first.kinds.append("b")  # type: ignore[attr-defined]
+    assert cache.get(source) is not first and source in cache.refused
+    assert cache.get(source) is not cache.get(source)
+
+
+def test_only_so_many_classes_are_kept() -> None:
+    cache = ClassCache(lambda code, name: type("Probe", (), {"code": code}), size=2)
+    first = cache.get("a = 1")
+    for code in ("b = 1", "c = 1"):
+        cache.get(code)
+    assert cache.get("a = 1") is not first
+
+
+def test_tls_contexts_are_shared_by_what_they_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    contexts = Contexts(lambda **_: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    first = contexts.get(trust_env=True, http2=False)
+    assert contexts.get(trust_env=True, http2=False) is first
+    assert contexts.get(trust_env=True, http2=True) is not first
+    monkeypatch.setenv("SSL_CERT_FILE", __file__)
+    assert contexts.get(trust_env=True, http2=False) is not first
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_client_with_its_own_verification_is_left_alone() -> None:
+    def context(client: httpx.Client) -> Any:
+        return client._transport._pool._ssl_context  # type: ignore[attr-defined]
+
+    with httpx.Client() as one, httpx.Client() as other, httpx.Client(verify=False) as blind:
+        assert context(one) is context(other)
+        assert context(blind) is not context(one)
+        assert context(blind).verify_mode == ssl.CERT_NONE
+
+
+def test_the_container_host_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def ask() -> str:
+        asked.append(1)
+        return f"host-{len(asked)}"
+
+    remembered = Remembered(ask)
+    assert [remembered.get(), remembered.get()] == ["host-1", "host-1"]
+    monkeypatch.setattr("runtime.engine.accelerators.container_host.FRESH", 300.0)
+    monkeypatch.setattr("time.monotonic", lambda: 10.0**9)
+    assert remembered.get() == "host-1", "an old answer is used while a thread asks"
+
+
+def test_copies_of_json_are_equal_and_share_nothing() -> None:
+    value = {"nodes": [{"a": [1, 2.5, None, True, "x"], "b": {}}], "edges": []}
+    made = copy_json(value)
+    assert made == value
+    made["nodes"][0]["a"].append(1)
+    assert value["nodes"][0]["a"] == [1, 2.5, None, True, "x"]  # type: ignore[index]
+    for other in ((1, 2), {1, 2}, object(), {"a": (1,)}):
+        with pytest.raises(NotJSONError):
+            copy_json(other)
+
+
+@pytest.mark.usefixtures("engine")
+def test_copies_of_models_are_those_of_pydantic() -> None:
+    seen = 0
+    for kind in ("Agent", "ChatInput", "LanguageModelComponent", "APIRequest", "DataOperations"):
+        made = _class_of(kind)
+        for field in (*made.inputs, *made.outputs):
+            want, got = copy.deepcopy(field), model_copies.copy_model(field)
+            assert type(got) is type(want) and got == want
+            assert got.__dict__.keys() == want.__dict__.keys()
+            assert got.model_fields_set == want.model_fields_set
+            assert (got.__pydantic_private__, got.__pydantic_extra__) == (
+                want.__pydantic_private__,
+                want.__pydantic_extra__,
+            )
+            assert not _shared(field, got)
+            seen += 1
+    assert seen > 40
+
+
+def _class_of(kind: str) -> Any:
+    from lfx.custom.eval import eval_custom_component_code
+
+    return eval_custom_component_code(flows.component_index()[kind]["template"]["code"]["value"], kind)
+
+
+def _shared(one: Any, other: Any) -> list[Any]:
+    """What both hold and can change."""
+    if isinstance(one, BaseModel):
+        return [x for name in one.__dict__ for x in _shared(getattr(one, name), getattr(other, name))]
+    if not isinstance(one, list | dict | set):
+        return []
+    if one is other:
+        return [one]
+    if isinstance(one, dict):
+        return [x for key in one for x in _shared(one[key], other[key])]
+    return [x for a, b in zip(one, other, strict=True) for x in _shared(a, b)]
+
+
+# --- credentials ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def background() -> Iterator[BackgroundLoop]:
+    loop = BackgroundLoop()
+    yield loop
+    loop.close()
+
+
+def test_a_look_up_runs_in_its_callers_context(background: BackgroundLoop) -> None:
+    who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+
+    async def look() -> str:
+        await asyncio.sleep(0)
+        return who.get()
+
+    who.set("alice")
+    assert background.run(look()) == "alice"
+
+    async def fail() -> None:
+        raise LookupError("no such key")
+
+    with pytest.raises(LookupError, match="no such key"):
+        background.run(fail())
+
+
+async def test_what_works_in_the_background_keeps_no_run(run: Runner) -> None:
+    await asyncio.gather(*(run(flows.llm(), str(n)) for n in range(5)))
+    gc.collect()
+    assert len([kept for kept in gc.get_objects() if type(kept) is RunState]) <= 1
+
+
+# --- HTTP clients ---------------------------------------------------------------------------------------------------
+
+
+async def test_connections_to_a_provider_stay_open(run: Runner) -> None:
+    flow = flows.llm()
+    for n in range(4):
+        await run(flow, f"call {n}")
+    connections = {request.client for request in run.provider.requests[-4:]}
+    assert len(connections) == 1
+
+
+async def test_each_call_brings_its_own_key(run: Runner) -> None:
+    flow = flows.llm()
+    for key in ("key-of-alice", "key-of-bob"):
+        await run(flow, "hello", variables={"OPENAI_COMPATIBLE_API_KEY": key})
+        assert run.provider.requests[-1].key == key
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def clients() -> AsyncIterator[http_clients.Clients]:
+    made = http_clients.Clients(asyncio.get_running_loop())
+    yield made
+    await made.close()
+
+
+def _pair(url: str) -> dict[str, Any]:
+    return http_clients._make(base.Patches("http_clients"), url)
+
+
+async def test_a_pair_is_used_again_until_it_is_closed_or_old(
+    clients: http_clients.Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = clients.get("http://127.0.0.2:1/v1", _pair)
+    assert clients.get("http://127.0.0.2:1/v1", _pair) == first
+    assert clients.get("http://127.0.0.2:2/v1", _pair) != first
+    first["http_client"].close()
+    second = clients.get("http://127.0.0.2:1/v1", _pair)
+    assert second != first
+    monkeypatch.setattr(http_clients, "FRESH", -1.0)
+    clients.get("http://127.0.0.2:3/v1", _pair)
+    assert clients.get("http://127.0.0.2:3/v1", _pair) != second
+    await first["http_async_client"].aclose()
+
+
+async def test_no_cookie_goes_from_one_run_to_the_next(clients: http_clients.Clients) -> None:
+    pair = clients.get("http://127.0.0.2:1/v1", _pair)
+    for client in pair.values():
+        request = httpx.Request("GET", "http://127.0.0.2:1/v1")
+        answer = httpx.Response(200, headers={"set-cookie": "who=alice"}, request=request)
+        client.cookies.extract_cookies(answer)
+        assert not list(client.cookies.jar)
+        assert not isinstance(next(iter(client.cookies.jar), None), Cookie)
+
+
+async def test_code_outside_of_a_run_gets_clients_of_its_own(run: Runner) -> None:
+    from lfx.base.models.unified_models import instantiation
+
+    assert CURRENT.get() is None
+    one, other = (instantiation.ssrf_protected_openai_clients_for_url(run.provider.url) for _ in range(2))
+    assert one["http_client"] is not other["http_client"]
+    for pair in (one, other):
+        pair["http_client"].close()
+        await pair["http_async_client"].aclose()
