@@ -76,6 +76,12 @@ class LeaseLost(BrokerError):
     code = "lease_lost"
 
 
+class OutcomeTooLarge(BrokerError):
+    """The outcome is larger than Redis takes in one command; nothing was sent."""
+
+    code = "result_too_large"
+
+
 class PublishRefused(BrokerError):
     """A target of the outcome is not a stream; nothing was written."""
 

@@ -65,6 +65,7 @@ class RetentionSettings(_Group):
     chat: float = Field(default=30 * 86400.0, gt=0)
     chat_messages: int = Field(default=200, ge=1)
     run_list: int = Field(default=10_000, ge=1)
+    results: float = Field(default=86400.0, gt=0)
 
 
 class LogSettings(_Group):

@@ -46,7 +46,6 @@ class Verdict(Enum):
     ALONE = 8
     NOT_MINE = 0
     NO_LEASE = -1
-    NO_GROUP = -3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,10 @@ class Grant:
 
     RUN: execute; ``attempts`` counts this one. OVER: the attempts are used up (its workers died): dead-letter it, do
     not run. STAGED: publish the stored outcome. ENDED: a duplicate of an ended event, dropped; ``state`` and
-    ``event_id`` say which. WAIT, BLOCKED: parked; ``holder`` and ``token`` name who runs it. CANCELLED: dropped.
+    ``event_id`` say which. WAIT, BLOCKED: parked; ``holder`` and ``token`` name who runs it, ``waits`` is how often
+    it has been put off. CANCELLED: dropped.
     ALONE: parked; a worker died while it ran this, so it runs next in a process of its own (begin with ``alone``).
-    NOT_MINE: forget it. NO_LEASE: this worker must renew first. NO_GROUP: create the group, then begin again.
+    NOT_MINE: forget it. NO_LEASE: this worker must renew first.
     """
 
     verdict: Verdict
@@ -67,3 +67,4 @@ class Grant:
     event_id: str = ""
     entry_id: str = ""
     holder: str = ""
+    waits: int = 0

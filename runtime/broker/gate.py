@@ -13,6 +13,9 @@ from runtime.broker.records import meta_fields
 from runtime.broker.scripts import Argument, Refusal, call, refuse
 from runtime.settings import RetentionSettings
 
+MAX_WAIT = 5.0
+"""Seconds that a duplicate of a running event waits at most before it looks again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -54,13 +57,15 @@ class Gate:
         max_attempts: int,
         wait: float,
         meta: RunMeta,
+        longest: float = MAX_WAIT,
         takeover: str = "",
         probe: bool = False,
         alone: bool = True,
     ) -> Grant:
         """Ask to run the entry.
 
-        Repeat it unchanged if the answer is lost. ``wait``: seconds until a waiting duplicate asks again.
+        Repeat it unchanged if the answer is lost. ``wait``: seconds until a waiting duplicate asks again,
+        each time twice as long, ``longest`` at most.
         ``takeover``: a token of this worker's own that it does not run any more. ``probe``: run although the route is
         blocked. ``alone``: nothing else runs in this process, so that an entry under suspicion may. Raises GroupMissing
         (the entry will be delivered anew), BrokerUnavailable.
@@ -69,7 +74,7 @@ class Gate:
         names = [keys.stream, keys.gate(claim.key), keys.due, keys.leases, keys.obits]
         names += [keys.run(claim.event_id), keys.blocked, keys.feed(claim.event_id), keys.runs]
         who = (keys.group, claim.worker, claim.entry_id, claim.token, claim.event_id)
-        rules: tuple[Argument, ...] = (max_attempts, takeover, int(wait * 1000))
+        rules: tuple[Argument, ...] = (max_attempts, takeover, int(wait * 1000), int(longest * 1000))
         rules += (claim.ttl_ms, claim.kept_ms(self._retention), int(probe), int(alone))
         asked = call("begin", names, *who, *rules, *meta_fields(meta, stream=keys.stream))
         return _grant(claim, await self._connection.run(asked))
@@ -89,6 +94,8 @@ def _grant(claim: Claim, reply: list[Any]) -> Grant:
         case Verdict.ENDED:
             return Grant(verdict, token, state=rest[0], event_id=rest[1], entry_id=claim.entry_id)
         case Verdict.WAIT:
-            return Grant(verdict, rest[1], holder=rest[0], event_id=claim.event_id, entry_id=claim.entry_id)
+            return Grant(
+                verdict, rest[1], holder=rest[0], event_id=claim.event_id, entry_id=claim.entry_id, waits=rest[2]
+            )
         case _:
             return Grant(verdict, token, event_id=claim.event_id, entry_id=claim.entry_id)

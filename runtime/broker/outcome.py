@@ -14,14 +14,16 @@ from shared_models.result import RunResult
 class Publication:
     """One event to publish downstream: the stream, its flat fields, its deterministic event id.
 
-    ``keep``, where not None, is how many entries the stream keeps at least; a stream that any consumer group reads is
-    never trimmed, whatever this says.
+    ``keep``, where not None, is how many entries the stream keeps at least. ``reply``: the stream is one of many, for
+    one answer or a few, and is gone some time after its last entry (``RetentionSettings.results``). A stream that any
+    consumer group reads is never trimmed and never expires, whatever these say.
     """
 
     stream: str
     event_id: str
     fields: tuple[tuple[str, str], ...]
     keep: int | None = None
+    reply: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import chain
-
-from pydantic import ValidationError
 
 from runtime.broker.connection import Connection
 from runtime.broker.delivery import Delivery
 from runtime.broker.gate import Claim
 from runtime.broker.letters import letter_fields
+from runtime.broker.limits import check_size
 from runtime.broker.outcome import (
     Completed,
     DeadLettered,
@@ -23,12 +23,15 @@ from runtime.broker.outcome import (
 )
 from runtime.broker.records import to_json
 from runtime.broker.scripts import Argument, Call, call
-from runtime.broker.staging import Prepared, Staging, Target, claim_keys, claim_words, settled
-from runtime.errors import PublishRefused
+from runtime.broker.staging import Prepared, Staging, Target, as_json, claim_keys, claim_words, settled
+from runtime.errors import BrokerError
 from runtime.settings import RetentionSettings
 from shared_models.chat import ChatCommit
 from shared_models.dead_letter import DeadLetterSummary, ErrorInfo
 from shared_models.result import RunResult
+
+_RESULT_OF = {"complete": 2, "dead_letter": 4}
+"""Where the result stands among the words of an outcome, by its script."""
 
 
 class Settlement:
@@ -51,39 +54,84 @@ class Settlement:
     ) -> Settled:
         """Record the outcome. Repeat it unchanged until it is answered.
 
-        Raises PublishRefused (nothing was written: a target is not a stream) and BrokerUnavailable.
+        Raises PublishRefused (a target is not a stream), OutcomeTooLarge and other BrokerErrors where it was refused
+        and nothing was written, and BrokerUnavailable.
         """
         match outcome:
-            case Completed():
-                return await self._record(claim, self._completed(claim, outcome, meta))
-            case DeadLettered():
-                words = letter_fields(claim, outcome.error, delivery=delivery, attempts=attempts, meta=meta)
-                letter = Target(dead_letter_stream, "", tuple(words))
-                return await self._record(claim, self._dead_lettered(claim, outcome, letter, attempts))
             case Retried():
                 asked = self._retry(claim, outcome)
             case Released():
                 asked = self._release(claim, outcome)
+            case _:
+                prepared = self._prepare(
+                    claim, outcome, delivery=delivery, attempts=attempts, meta=meta, stream=dead_letter_stream
+                )
+                return await self._record(claim, prepared)
         return settled(await self._connection.run(asked), asked)
 
     async def finish(self, claim: Claim) -> Settled:
         """Publish and record the outcome that the gate of the claim keeps. Repeat it until it is answered.
 
-        Raises OutcomeRefused if a target is not a stream any more, and BrokerUnavailable.
+        Raises OutcomeRefused where it cannot be written, and BrokerUnavailable.
         """
         held = await self._staging.held(claim)
         if held is None:
             return Settled.ALREADY
         try:
             return await self._staging.finish(claim, held)
-        except PublishRefused as error:
+        except BrokerError as error:
+            if error.retryable:
+                raise
             raise OutcomeRefused(error, _result(held.outcome)) from error
 
+    async def hold(
+        self,
+        claim: Claim,
+        outcome: Completed | DeadLettered | None,
+        *,
+        delivery: Delivery,
+        attempts: int,
+        meta: RunMeta,
+        dead_letter_stream: str,
+        why: str,
+        delay: float,
+    ) -> Settled:
+        """Keep an outcome that is refused where it belongs; ``finish`` is to be tried again ``delay`` seconds from now.
+
+        None: the gate keeps it already. Repeat it until it is answered. Raises OutcomeTooLarge and BrokerUnavailable.
+        """
+        kept = result = ""
+        if outcome is not None:
+            prepared = self._prepare(
+                claim, outcome, delivery=delivery, attempts=attempts, meta=meta, stream=dead_letter_stream
+            )
+            kept, result = as_json(prepared), to_json(outcome.result) if outcome.result else ""
+        args = (claim.kept_ms(self._retention), _delay(delay), why, kept, result)
+        asked = call("hold", claim_keys(claim), *claim_words(claim), *args)
+        await check_size(self._connection, asked)
+        return settled(await self._connection.run(asked), asked)
+
     async def _record(self, claim: Claim, outcome: Prepared) -> Settled:
+        asked = outcome.call(claim, targets=outcome.targets)
+        await check_size(self._connection, asked)
         if self._staging.needed(claim, outcome):
             return await self._staging.settle(claim, outcome)
-        asked = outcome.call(claim, targets=outcome.targets)
         return settled(await self._connection.run(asked), asked)
+
+    def _prepare(
+        self,
+        claim: Claim,
+        outcome: Completed | DeadLettered,
+        *,
+        delivery: Delivery,
+        attempts: int,
+        meta: RunMeta,
+        stream: str,
+    ) -> Prepared:
+        if isinstance(outcome, Completed):
+            return self._completed(claim, outcome, meta)
+        words = letter_fields(claim, outcome.error, delivery=delivery, attempts=attempts, meta=meta)
+        return self._dead_lettered(claim, outcome, Target(stream, tuple(words)), attempts)
 
     def _completed(self, claim: Claim, outcome: Completed, meta: RunMeta) -> Prepared:
         retention = self._retention
@@ -95,7 +143,7 @@ class Settlement:
             *(retention.chat_messages, int(retention.chat * 1000), len(sessions)),
             *chain.from_iterable(_chat(commit) for commit in outcome.chat),
         )
-        return Prepared("complete", words, sessions, targets=_targets(outcome.publications))
+        return Prepared("complete", words, sessions, targets=_targets(outcome.publications, self._retention))
 
     def _dead_lettered(self, claim: Claim, outcome: DeadLettered, letter: Target, attempts: int) -> Prepared:
         result = to_json(outcome.result) if outcome.result else ""
@@ -103,7 +151,7 @@ class Settlement:
             *(claim.ttl_ms, claim.kept_ms(self._retention)),
             *(outcome.error.message, to_json(_summary(outcome.error, attempts)), result),
         )
-        return Prepared("dead_letter", words, letter=letter, targets=_targets(outcome.publications))
+        return Prepared("dead_letter", words, letter=letter, targets=_targets(outcome.publications, self._retention))
 
     def _retry(self, claim: Claim, outcome: Retried) -> Call:
         kept = claim.kept_ms(self._retention)
@@ -116,21 +164,21 @@ class Settlement:
         return call("release", claim_keys(claim), *claim_words(claim), *args)
 
 
-class OutcomeRefused(PublishRefused):
-    """A target of an outcome that was kept is not a stream; ``result`` is the run's, for the dead letter."""
+class OutcomeRefused(BrokerError):
+    """An outcome that was kept cannot be written: ``refused`` says why; ``result`` goes to the dead letter."""
 
-    def __init__(self, refused: PublishRefused, result: RunResult | None) -> None:
-        super().__init__(refused.message, target=refused.target)
+    def __init__(self, refused: BrokerError, result: RunResult | None) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
         self.result = result
 
 
 def _result(outcome: Prepared) -> RunResult | None:
-    """The result, which stands third of the words of a run that has succeeded."""
-    if outcome.script != "complete":
-        return None
+    text = outcome.words[_RESULT_OF[outcome.script]]
     try:
-        return RunResult.model_validate_json(outcome.words[2])  # type: ignore[arg-type]
-    except ValidationError:
+        # Not pydantic's own parser: it refuses half characters, which a result may hold.
+        return RunResult.model_validate(json.loads(text)) if text else None  # type: ignore[arg-type]
+    except ValueError:
         return None
 
 
@@ -145,9 +193,14 @@ def _chat(commit: ChatCommit) -> Iterator[Argument]:
         yield from (op.op, str(op.message.get("id", "")).replace("\n", " "), to_json(dict(op.message)))
 
 
-def _targets(publications: Sequence[Publication]) -> tuple[Target, ...]:
+def _targets(publications: Sequence[Publication], retention: RetentionSettings) -> tuple[Target, ...]:
     return tuple(
-        Target(p.stream, "" if p.keep is None else str(p.keep), tuple(chain.from_iterable(p.fields)))
+        Target(
+            p.stream,
+            tuple(chain.from_iterable(p.fields)),
+            keep="" if p.keep is None else str(p.keep),
+            life=str(int(retention.results * 1000)) if p.reply else "",
+        )
         for p in publications
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 from runtime.broker.connection import Connection
 from runtime.broker.gate import Claim
 from runtime.broker.keys import published
+from runtime.broker.limits import check_size
 from runtime.broker.outcome import Settled
 from runtime.broker.publisher import DEDUP
 from runtime.broker.scripts import Argument, Call, Refusal, call
@@ -28,11 +29,15 @@ STORABLE = "surrogateescape"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A stream and what to add to it: names and values in turn. ``keep`` as in Publication; empty: all."""
+    """A stream and what to add to it: names and values in turn.
+
+    ``keep`` is as in Publication, empty: all; ``life`` is in ms, empty: for ever.
+    """
 
     stream: str
-    keep: str
     words: tuple[Argument, ...]
+    keep: str = ""
+    life: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Prepared:
             *claim_words(claim),
             *self.words,
             *letter,
-            *chain.from_iterable((target.keep, len(target.words), *target.words) for target in targets),
+            *chain.from_iterable((t.keep, t.life, len(t.words), *t.words) for t in targets),
         )
 
 
@@ -111,7 +116,8 @@ class Staging:
         """
         await self._check(claim, outcome)
         names, words = [claim.keys.stream, claim.keys.gate(claim.key)], claim_words(claim)
-        asked = call("stage", names, *words, _to_json(outcome), int(outcome.letter is not None))
+        asked = call("stage", names, *words, as_json(outcome), int(outcome.letter is not None))
+        await check_size(self._connection, asked)
         code, *rest = await self._connection.run(asked)
         if code == Settled.CANCELLED.value:
             # Its script finds the same flag, and drops the entry without a letter.
@@ -139,7 +145,7 @@ class Staging:
         letter_apart = outcome.letter is not None and not self._near(claim, outcome.letter.stream)
         if outcome.letter is not None and letter_apart:
             times = ("dl_first_at", held.first, "dl_died_at", held.at)
-            letter = Target(outcome.letter.stream, "", (*times, *outcome.letter.words))
+            letter = Target(outcome.letter.stream, (*times, *outcome.letter.words))
             letter_id = await self._publish(claim, letter, held, "letter")
         near = []
         for number, target in enumerate(outcome.targets):
@@ -154,7 +160,7 @@ class Staging:
         keys = claim.keys
         mark = f"{keys.stream} {keys.group} {claim.event_id} {held.generation} {held.outcome.script} {which}"
         ttl = int(max(claim.ttl, DEDUP) * 1000)
-        words = (ttl, mark, int(self._retention.runs * 1000), target.keep, 0, *target.words)
+        words = (ttl, mark, int(self._retention.runs * 1000), target.keep, target.life, 0, *target.words)
         reply = await self._connection.run(call("publish", [target.stream, published(target.stream, mark)], *words))
         if reply[0] == Refusal.WRONG_TYPE:
             raise refused(target.stream)
@@ -191,7 +197,8 @@ def settled(reply: list[Any], asked: Call) -> Settled:
         raise BrokerError(f"the script {asked.script.name} answered {code}") from error
 
 
-def _to_json(outcome: Prepared) -> str:
+def as_json(outcome: Prepared) -> str:
+    """The outcome as a gate keeps it."""
     return json.dumps(_storable(asdict(outcome)), separators=(",", ":"))
 
 
@@ -217,7 +224,7 @@ def _from_json(text: bytes) -> Prepared:
 
 
 def _target(stored: dict[str, Any]) -> Target:
-    return Target(stored["stream"], stored["keep"], tuple(_words(stored["words"])))
+    return Target(stored["stream"], tuple(_words(stored["words"])), stored["keep"], stored.get("life", ""))
 
 
 def _words(stored: Sequence[Any]) -> Iterator[Argument]:

@@ -52,16 +52,18 @@ class Streams:
         self._connection = connection
 
     async def ensure_group(self, keys: RouteKeys) -> None:
-        """Create the group at 0, and the stream with it, unless it exists."""
+        """Create the group at 0, and the stream with it, unless it exists. A stream that is read does not expire."""
         try:
             await self._connection.command("XGROUP", "CREATE", keys.stream, keys.group, "0", "MKSTREAM")
         except BrokerError as error:
             if "BUSYGROUP" not in error.message:
                 raise
+        await self._connection.command("PERSIST", keys.stream)
 
-    async def exists(self, stream: str) -> bool:
-        """Whether there is a stream of this name."""
-        return bool(await self._connection.command("TYPE", stream) == b"stream")
+    async def thin(self, stream: str, *, life: float) -> int:
+        """Delete entries older than ``life`` seconds, unless a group reads the stream; how many there were."""
+        (deleted,) = await self._connection.run(call("thin", [stream], int(life * 1000)))
+        return int(deleted)
 
     async def counts(self, keys: Sequence[RouteKeys], dead_letters: Sequence[str]) -> list[StreamCounts]:
         """How each route stands, in order; ``dead_letters`` names each one's dead-letter stream.

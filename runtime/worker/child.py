@@ -203,6 +203,8 @@ class Recycler(PeriodicLoop):
         reason = None
         if settings.max_runs is not None and ended >= settings.max_runs:
             reason = f"it has run {ended} events"
+        elif self._with.limiter.jammed:
+            reason = f"{self._with.limiter.stuck} of its runs do not end, though they were cancelled"
         elif settings.max_memory is not None and (grown := resident() - self._base) >= settings.max_memory:
             # Not its size: what it shares with the zygote is there from the first moment, and no end frees it.
             reason = f"it has grown by {grown // 1_000_000} MB"

@@ -185,10 +185,19 @@ class Consumer:
             await self._processor.process(flight, delivery, active)
         finally:
             lane.flights.pop(flight.entry_id, None)
-            self._limiter.give_back(lane.name)
-            if self._slot is not None:
-                self._slot.occupied(self._limiter.used)
-            self.kick()
+            if flight.left is None or flight.left.done():
+                self._land(lane)
+            else:
+                self._limiter.stuck += 1
+                flight.left.add_done_callback(lambda _: self._land(lane, stuck=True))
+
+    def _land(self, lane: Lane, *, stuck: bool = False) -> None:
+        """A slot is free again."""
+        self._limiter.stuck -= stuck
+        self._limiter.give_back(lane.name)
+        if self._slot is not None:
+            self._slot.occupied(self._limiter.used)
+        self.kick()
 
     # --- trouble ----------------------------------------------------------------------------------------------------
 

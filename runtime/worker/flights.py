@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from enum import Enum
+from typing import Any
 
 import structlog
 
@@ -31,6 +32,8 @@ class Flight:
         self.condemned = condemned
         """It was lost with its workers too often: it is dead-lettered as it is, neither decoded nor run."""
         self.abort: Abort | None = None
+        self.left: asyncio.Task[Any] | None = None
+        """Its run, if that did not end when it was cancelled: it still takes a slot."""
         self._aborted = asyncio.Event()
 
     def end(self, why: Abort) -> None:

@@ -1,4 +1,4 @@
-"""The janitor repairs what operators and evictions broke, and trims the run lists."""
+"""The janitor repairs what operators and evictions broke, and trims run lists and results that nobody reads."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Janitor(PeriodicLoop):
         super().__init__(settings.worker.audit_interval)
         self._broker = broker
         self._lanes = lanes
+        self._life = settings.retention.results
 
     async def tick(self) -> None:
         """One round over the lanes."""
@@ -42,6 +43,8 @@ class Janitor(PeriodicLoop):
         except GroupMissing:
             return  # the consumer re-creates it
         await self._broker.runs.trim(lane.keys)
+        if lane.active is not None and (results := lane.active.route.results) not in lane.read:
+            await self._broker.streams.thin(results, life=self._life)
         if repaired:
             lane.hungry = True
             log.warning("entries.repaired", route=lane.name, entries=repaired)

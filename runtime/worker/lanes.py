@@ -45,6 +45,8 @@ class Lane:
     """Looks at this lane that failed in a row: on a cluster its server may be away while others answer."""
     flights: dict[str, str] = field(default_factory=dict)
     """Entry id to token, of every delivery that is not settled."""
+    read: frozenset[str] = frozenset()
+    """The streams that routes read, this one's and all others': they are trimmed by nothing."""
 
     @property
     def readable(self) -> bool:
@@ -101,11 +103,13 @@ class Lanes:
             del self._lanes[lane.name]
             self._closed.append(lane)
 
-    def take_done(self) -> list[Lane]:
-        """The closed lanes that have nothing in flight, which are forgotten here."""
-        done = [lane for lane in self._closed if not lane.flights]
-        self._closed = [lane for lane in self._closed if lane.flights]
-        return done
+    def done(self) -> list[Lane]:
+        """The closed lanes that have nothing in flight."""
+        return [lane for lane in self._closed if not lane.flights]
+
+    def forget(self, lane: Lane) -> None:
+        """A closed lane whose group was left."""
+        self._closed.remove(lane)
 
     def reset(self) -> None:
         """What is known of the streams belongs to an identity; the loaded flows do not."""

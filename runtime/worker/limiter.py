@@ -13,6 +13,8 @@ class Limiter:
         self._used: Counter[str] = Counter()
         self.ended = 0
         """Deliveries that have ended."""
+        self.stuck = 0
+        """Slots of deliveries that have ended, whose runs have not: they did not let themselves be cancelled."""
 
     @property
     def used(self) -> int:
@@ -23,6 +25,11 @@ class Limiter:
     def free(self) -> int:
         """Slots left in the process."""
         return self._total - self.used
+
+    @property
+    def jammed(self) -> bool:
+        """Whether half of the slots or more are stuck, so that the process had better be replaced."""
+        return self.stuck > 0 and 2 * self.stuck >= self._total
 
     def free_for(self, route: str, limit: int | None) -> int:
         """Slots that ``route`` may take now, given its own ``limit``."""

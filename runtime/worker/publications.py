@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import replace
 from typing import Any
 
 from runtime.broker.outcome import Publication
@@ -25,11 +26,12 @@ route that is to read it may not be deployed yet."""
 
 
 def completed(
-    route: Route, envelope: EventEnvelope, result: RunResult, scope: Scope, now: int
+    route: Route, envelope: EventEnvelope, result: RunResult, scope: Scope, now: int, *, read: Container[str] = ()
 ) -> tuple[Publication, ...]:
     """Every matching rule's event; the results stream's where none matches; the reply_to's where the event has one.
 
-    Raises ExpressionFailed naming the rule whose expression cannot be evaluated.
+    ``read`` are streams that routes read, which nothing may trim. Raises ExpressionFailed naming the rule whose
+    expression cannot be evaluated.
     """
     scope = scope.with_variable("output", _document(route, result))
     default = _default_payload(route, envelope, result)
@@ -40,14 +42,16 @@ def completed(
             payload = default if rule.payload is None else _payload(scope, rule.payload, f"{where}.payload")
             made.append(_publication(route, envelope, payload, now, to=rule.to, rule=number))
     if not made:
-        keep = route.spec.results.keep
+        keep = None if route.results in read else route.spec.results.keep
         made.append(_publication(route, envelope, default, now, to=route.results, rule=RESULTS_RULE, keep=keep))
     if envelope.reply_to:
-        made.append(_publication(route, envelope, default, now, to=envelope.reply_to, rule=REPLY_RULE, keep=KEEP))
+        made.append(_reply(route, envelope, default, now, read))
     return tuple(made)
 
 
-def dead_lettered(route: Route, envelope: EventEnvelope, error: ErrorInfo, now: int) -> tuple[Publication, ...]:
+def dead_lettered(
+    route: Route, envelope: EventEnvelope, error: ErrorInfo, now: int, *, read: Container[str] = ()
+) -> tuple[Publication, ...]:
     """What the event's reply_to is told of its end; nothing where it has none."""
     if not envelope.reply_to:
         return ()
@@ -56,7 +60,7 @@ def dead_lettered(route: Route, envelope: EventEnvelope, error: ErrorInfo, now: 
         "flow": route.name,
         **_context(envelope),
     }
-    return (_publication(route, envelope, payload, now, to=envelope.reply_to, rule=REPLY_RULE),)
+    return (_reply(route, envelope, payload, now, read),)
 
 
 def scope_of(envelope: EventEnvelope) -> Scope:
@@ -91,6 +95,14 @@ def _payload(scope: Scope, source: str, where: str) -> dict[str, Any]:
     if isinstance(value, str):
         return {"input_value": value}
     raise ExpressionFailed(f"{where}: `{source}` gave {type(value).__name__}; a payload is a map or a text")
+
+
+def _reply(
+    route: Route, envelope: EventEnvelope, payload: dict[str, Any], now: int, read: Container[str]
+) -> Publication:
+    to = envelope.reply_to or ""
+    told = _publication(route, envelope, payload, now, to=to, rule=REPLY_RULE)
+    return told if to in read else replace(told, keep=KEEP, reply=True)
 
 
 def _publication(

@@ -61,6 +61,9 @@ class RouteBook:
                     self._lanes.close(lane)
             for name, route in mine.items():
                 await self._place(name, route, family_moved=moved)
+            read = frozenset(route.stream for route in (*snapshot.routes.values(), *snapshot.disabled.values()))
+            for lane in self._lanes:
+                lane.read = read
             self._changed()
 
     async def retry_unready(self) -> None:
@@ -103,14 +106,15 @@ class RouteBook:
     async def part(self, lease: Lease) -> None:
         """Leave the groups of routes that were closed and have nothing in flight any more."""
         async with self._lock:
-            done = [lane for lane in self._lanes.take_done() if lane.listening]
-            read = self._lanes.keys
+            done = self._lanes.done()
+            read = list(dict.fromkeys(lane.keys for lane in self._lanes if lane not in done))
             # Renewed once more after it has left, the lease would be back with nobody behind it.
             if not done or not await lease.watch(read):
                 return
             for lane in done:
-                if lane.keys not in read:
+                if lane.listening and lane.keys not in read:
                     await self._broker.leases.leave(lane.keys, worker=self._worker, ends=False)
+                self._lanes.forget(lane)
 
     async def _place(self, name: str, route: Route, *, family_moved: bool) -> None:
         lane = self._lanes.get(name)

@@ -6,23 +6,24 @@ import asyncio
 import random
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Delivery, Grant
-from runtime.broker.gate import Claim
-from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried, RunMeta, Settled
+from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried, Settled
 from runtime.broker.settlement import OutcomeRefused
-from runtime.errors import PublishRefused
+from runtime.errors import OutcomeTooLarge, PublishRefused
 from runtime.settings import Settings
-from runtime.worker.flights import Abort, Flight
-from runtime.worker.lanes import ActiveRoute, Lane
+from runtime.worker import publications
+from runtime.worker.flights import Abort
+from runtime.worker.lanes import Lane
+from runtime.worker.work import Work
 from shared_models.dead_letter import ErrorInfo
-from shared_models.envelope import EventEnvelope
 from shared_models.errors import HeadraceError
+from shared_models.result import RunResult
 
 log = structlog.get_logger("headrace.worker")
 
@@ -30,21 +31,7 @@ BLOCKED_AGAIN = 1.5
 """A probe that failed is taken again after this many probe intervals, so that the next probe is another event."""
 
 REFUSED_AGAIN = 60.0
-"""Seconds until an event is tried again whose dead-letter stream is not a stream."""
-
-
-@dataclass(slots=True)
-class Work:
-    """A decoded delivery on its way: everything that the later steps need."""
-
-    flight: Flight
-    delivery: Delivery
-    active: ActiveRoute
-    claim: Claim
-    meta: RunMeta
-    envelope: EventEnvelope | None
-    poison: HeadraceError | None
-    attempts: int = 0
+"""Seconds until it is tried again to write an outcome that neither its targets nor the dead letters take."""
 
 
 class Settler:
@@ -72,8 +59,8 @@ class Settler:
             try:
                 settled = await self._broker.settlement.finish(work.claim)
             except OutcomeRefused as error:
-                info = ErrorInfo(code=error.code, message=error.message)
-                return await self._write(work, DeadLettered(info, result=error.result))
+                less = _dead(work, error.refused, error.result)
+                return await self._write(work, less, kept=True)
             except HeadraceError as error:
                 tries += 1
                 await backoff(work, "publish", error, tries)
@@ -95,10 +82,11 @@ class Settler:
             await writing  # the write goes on while the caller is cancelled: leave only when it has ended
             raise
 
-    async def _write(self, work: Work, outcome: Outcome) -> None:
+    async def _write(self, work: Work, outcome: Outcome, *, kept: bool = False) -> None:
+        """Write it, or as much of it as Redis takes. ``kept``: the gate keeps the outcome that this comes from."""
         if isinstance(outcome, Released) and outcome.error is not None:
             outcome = await self._block(work, outcome)
-        tries = 0
+        first, tries = outcome, 0
         while work.flight.abort is not Abort.LOST:
             try:
                 settled = await self._broker.settlement.settle(
@@ -109,10 +97,14 @@ class Settler:
                     meta=work.meta,
                     dead_letter_stream=work.active.route.dead_letters,
                 )
-            except PublishRefused as error:
-                outcome = _refused(outcome, error)
-                continue
             except HeadraceError as error:
+                if not error.retryable and isinstance(outcome, Completed | DeadLettered):
+                    if (less := _less(work, outcome, error)) is not None:
+                        outcome = less
+                        continue
+                    if not isinstance(error, OutcomeTooLarge):
+                        whole = first if isinstance(first, Completed) and outcome.result is not None else outcome
+                        return await self._hold(work, whole, outcome, error, kept=kept)
                 tries += 1
                 await backoff(work, "settle", error, tries)
                 continue
@@ -121,6 +113,51 @@ class Settler:
                 continue
             return await self._settled(work, outcome, settled)
         return None
+
+    async def _hold(
+        self,
+        work: Work,
+        whole: Completed | DeadLettered,
+        least: Completed | DeadLettered,
+        refused: HeadraceError,
+        *,
+        kept: bool,
+    ) -> None:
+        """Keep what nothing takes, so that the flow does not run again: its run may have been paid for.
+
+        ``whole`` is tried again until somebody has mended its targets; ``least`` is kept where that is too large.
+        """
+        outcome, tries = whole, 0
+        while work.flight.abort is not Abort.LOST:
+            try:
+                settled = await self._broker.settlement.hold(
+                    work.claim,
+                    None if kept else outcome,
+                    delivery=work.delivery,
+                    attempts=work.attempts,
+                    meta=work.meta,
+                    dead_letter_stream=work.active.route.dead_letters,
+                    why=refused.message,
+                    delay=REFUSED_AGAIN,
+                )
+            except HeadraceError as error:
+                tries += 1
+                outcome = least if isinstance(error, OutcomeTooLarge) else outcome
+                await backoff(work, "hold", error, tries)
+                continue
+            log.error(
+                "outcome.held",
+                route=work.active.route.name,
+                event_id=work.claim.event_id,
+                settled=settled.name.lower(),
+                again=REFUSED_AGAIN,
+                code=refused.code,
+                error=refused.message,
+            )
+            work.flight.lane.look_at(time.monotonic() + REFUSED_AGAIN)
+            if work.delivery.probe:
+                await self._probed(work.flight.lane, outcome)
+            return
 
     async def _settled(self, work: Work, outcome: Outcome, settled: Settled) -> None:
         log.info(
@@ -220,15 +257,24 @@ def _entry_gone(work: Work) -> ErrorInfo:
     )
 
 
-def _refused(outcome: Outcome, error: PublishRefused) -> Outcome:
-    info = ErrorInfo(code=error.code, message=error.message)
+def _less(work: Work, outcome: Completed | DeadLettered, refused: HeadraceError) -> DeadLettered | None:
+    """What Redis may take where it refuses an outcome for good; None: nothing less tells of the event."""
     if isinstance(outcome, Completed):
-        return DeadLettered(info, result=outcome.result)
-    if isinstance(outcome, DeadLettered) and outcome.publications:
+        return _dead(work, refused, None if isinstance(refused, OutcomeTooLarge) else outcome.result)
+    if outcome.publications:
         return replace(outcome, publications=())
-    # The dead-letter stream itself is no stream. Hold the entry, not the slot: its attempts stay used up, so that it
-    # comes back to be dead-lettered, not to be run.
-    return Retried(REFUSED_AGAIN, info)
+    if isinstance(refused, OutcomeTooLarge) and outcome.result is not None:
+        return replace(outcome, result=None)
+    return None
+
+
+def _dead(work: Work, refused: HeadraceError, result: RunResult | None) -> DeadLettered:
+    """The dead letter of an outcome that was refused: a target is no stream, or is not ours, or all is too big."""
+    code = OutcomeTooLarge.code if isinstance(refused, OutcomeTooLarge) else PublishRefused.code
+    info = ErrorInfo(code=code, message=refused.message)
+    now, read = time.time_ns() // 1_000_000, work.flight.lane.read
+    told = publications.dead_lettered(work.active.route, work.envelope, info, now, read=read) if work.envelope else ()
+    return DeadLettered(info, result=result, publications=told)
 
 
 def code_of(outcome: Outcome) -> str | None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
 from shared_models.result import RunStatus
-from tests.support.hand import STREAM, Hand, Try, raw, run_of, send, sweep
+from tests.support.hand import DEAD, STREAM, Hand, Try, raw, run_of, send, sweep
 
 
 async def begun(broker: Broker, name: str) -> tuple[Hand, Try]:
@@ -69,14 +74,43 @@ async def test_after_a_death_it_runs_alone_only(broker: Broker) -> None:
     assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.RUN, 1)
 
 
-async def test_an_attempt_that_ends_clears_the_suspicion(broker: Broker) -> None:
+@pytest.mark.parametrize("ends", list(itertools.product(["fail", "die"], repeat=3)), ids="-".join)
+async def test_failures_and_deaths_together_are_at_most_one_execution_more(broker: Broker, ends: Sequence[str]) -> None:
+    """Whatever comes after what: only the first death is free, over the whole life of the entry."""
+    await send(broker, "e1")
+    executions, charged, died = 0, 0, False
+    for n, end in enumerate(itertools.cycle(ends)):
+        hand, attempt = await begun(broker, f"w{n}")
+        if attempt.grant.verdict is Verdict.OVER:
+            break
+        executions += 1
+        assert attempt.grant.attempts == charged + 1
+        free = end == "die" and not died
+        charged, died = charged + (not free), died or end == "die"
+        if end == "die":
+            await hand.die()
+        elif attempt.grant.attempts == 3:
+            break
+        else:
+            await hand.retry(attempt)
+    assert charged == 3
+    assert executions == 3 + died
+
+
+async def test_a_failure_does_not_end_the_suspicion(broker: Broker) -> None:
+    """Beside others it would be charged for the death of another, or let to have one more of its own."""
     await send(broker, "e1")
     hand, attempt = await begun(broker, "w1")
     await hand.die()
     hand, attempt = await begun(broker, "w2")
     await hand.retry(attempt)
-    attempt = await hand.begin(await hand.one(), alone=False)
+    assert (await hand.begin(await hand.one(), alone=False)).grant.verdict is Verdict.ALONE
+    attempt = await hand.begin(await hand.one())
     assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.RUN, 2)
+    await hand.bury(attempt)
+    (letter,) = await broker.dead_letters.list(DEAD)
+    await broker.dead_letters.requeue(hand.keys, stream=DEAD, dead_letter_id=letter.id)
+    assert (await hand.begin(await hand.one(), alone=False)).grant.verdict is Verdict.RUN
 
 
 async def test_fifty_releases(broker: Broker) -> None:

@@ -131,6 +131,25 @@ async def test_a_duplicate_of_a_running_event_waits(broker: Broker) -> None:
     assert (await two.begin(await two.one())).grant.verdict is Verdict.ENDED
 
 
+async def test_a_duplicate_waits_ever_longer(broker: Broker) -> None:
+    """However many workers it meets: the gate counts, and forgets when the waiting is over."""
+    one = await Hand.ready(broker, "w1")
+    await send(broker, "e1")
+    running = await one.begin(await one.one())
+    second = await send(broker, "e1")
+    for n, seconds in enumerate((0.5, 1, 2, 4, 5, 5, 5), start=1):
+        two = await Hand.ready(broker, f"x{n}")
+        before = await now(broker)
+        waiting = await two.begin(await two.one(), wait=0.5)
+        assert (waiting.grant.verdict, waiting.grant.waits) == (Verdict.WAIT, n)
+        due = float(await raw(broker, "ZSCORE", KEYS.due, second))
+        assert before + 1000 * seconds <= due <= await now(broker) + 1000 * seconds
+        await make_due(broker)
+    await one.complete(running)
+    assert (await one.begin(await one.one())).grant.verdict is Verdict.ENDED
+    assert not [name for name in await gate_of(broker, "e1") if name.startswith("w:")]
+
+
 async def test_another_event_of_a_running_key_waits_and_its_record_says_so(broker: Broker) -> None:
     hand = await Hand.ready(broker)
     await send(broker, "e1")

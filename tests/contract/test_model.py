@@ -31,6 +31,12 @@ MUTATIONS = {
     "C15 after a dead letter always fresh": ("begin", "sent <= ", "sent < 0 * ", ["resend"]),
     "C20 own write told as lost": ("complete", "redis.call('HEXISTS', gate, 'o:' .. token) == 1", "false", ["lost"]),
     "release keeps its charge": ("release", "tonumber(h[2] or 1) - 1", "tonumber(h[2] or 1)", ["lost"]),
+    "a failure ends the suspicion": (
+        "retry",
+        "redis.call('PEXPIRE', gate, delay + 2592000000)",
+        "redis.call('HDEL', gate, 'suspect') redis.call('PEXPIRE', gate, delay + 2592000000)",
+        ["crash", "pod"],
+    ),
     "obituary ignored": ("begin", "blame ~= '*'", "false", ["crash", "drain", "lost"]),
 }
 """The rule, what it is broken to, and the faults that show it."""

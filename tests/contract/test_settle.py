@@ -9,6 +9,7 @@ import pytest
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Delivery, Verdict
 from runtime.broker.outcome import Completed, DeadLettered, Outcome, Publication, Released, Retried, Settled
+from runtime.broker.settlement import OutcomeRefused
 from runtime.errors import PublishRefused
 from shared_models.dead_letter import ErrorInfo
 from shared_models.result import Output, OutputKind, Published, RunEventType, RunResult, RunStatus
@@ -261,6 +262,117 @@ async def test_keep_trims_only_what_no_group_reads(real_broker: Broker) -> None:
     assert 10 <= await raw(broker, "XLEN", "unread") < 250
     assert await raw(broker, "XLEN", "read") == 301
     assert await raw(broker, "XLEN", "whole") == 301
+
+
+async def settled_with(broker: Broker, outcome: Outcome, event: str) -> None:
+    hand, attempt = await started(broker, event, f"w-{event}")
+    assert await hand.settle(attempt, outcome) is Settled.DONE
+
+
+@pytest.mark.parametrize("ends", ["completed", "dead"])
+async def test_a_reply_stream_is_gone_a_day_after_its_last_entry(broker: Broker, ends: str) -> None:
+    def outcome(n: int) -> Outcome:
+        told = (Publication("answers", f"a{n}", (("event_id", f"a{n}"),), 100, reply=True),)
+        return Completed(RESULT, told) if ends == "completed" else DeadLettered(ERROR, publications=told)
+
+    await settled_with(broker, outcome(1), "e1")
+    day = 86_400_000
+    assert day - 60_000 < await raw(broker, "PTTL", "answers") <= day
+    await raw(broker, "PEXPIRE", "answers", 1000)
+    await settled_with(broker, outcome(2), "e2")
+    assert day - 60_000 < await raw(broker, "PTTL", "answers") <= day, "renewed at each write"
+    # Somebody reads it with a group now, a route that was deployed late perhaps: nothing unread may go.
+    await raw(broker, "XGROUP", "CREATE", "answers", "readers", "0")
+    await settled_with(broker, outcome(3), "e3")
+    assert await raw(broker, "PTTL", "answers") == -1
+    assert await raw(broker, "XLEN", "answers") == 3
+
+
+async def test_results_are_kept_a_day_where_no_group_reads_them(broker: Broker) -> None:
+    await settled_with(broker, Completed(RESULT, (TOLD,)), "e1")
+    await raw(broker, "DEL", RESULTS)
+    for at in (1, 2, await now(broker)):
+        await raw(broker, "XADD", RESULTS, f"{at}-1", "n", at)
+    await raw(broker, "XGROUP", "CREATE", RESULTS, "readers", "$")
+    assert await broker.streams.thin(RESULTS, life=86400.0) == 0
+    await raw(broker, "XGROUP", "DESTROY", RESULTS, "readers")
+    assert await broker.streams.thin(RESULTS, life=86400.0) == 2
+    assert await raw(broker, "XLEN", RESULTS) == 1
+    await raw(broker, "SET", "text", "x")
+    assert [await broker.streams.thin(name, life=1.0) for name in ("text", "nothing")] == [0, 0]
+
+
+async def test_a_stream_that_a_route_reads_does_not_expire(broker: Broker) -> None:
+    await send(broker, "e1")
+    await raw(broker, "PEXPIRE", STREAM, 1000)  # it was somebody's reply stream before
+    await Hand.ready(broker)
+    assert await raw(broker, "PTTL", STREAM) == -1
+
+
+async def test_what_nothing_takes_is_kept_once(broker: Broker) -> None:
+    _, attempt = await started(broker)
+    bad = Completed(RESULT, (Publication("bad", "b1", (("event_id", "b1"),)),))
+
+    async def hold(outcome: Completed | None = bad) -> Settled:
+        return await broker.settlement.hold(
+            attempt.claim,
+            outcome,
+            delivery=attempt.delivery,
+            attempts=1,
+            meta=attempt.meta,
+            dead_letter_stream=DEAD,
+            why="bad is not a stream",
+            delay=50.0,
+        )
+
+    assert await hold() is Settled.DONE
+    assert await hold() is Settled.ALREADY
+    assert await parked(broker) == [attempt.claim.entry_id]
+    record = await run_of(broker, "e1")
+    assert (record.status, record.result, record.last_error) == (RunStatus.DELAYED, RESULT, "bad is not a stream")
+    await raw(broker, "SET", "bad", "x")
+    await make_due(broker)
+    two = await Hand.ready(broker, "w2")
+    again = await two.begin(await two.one())
+    assert again.grant.verdict is Verdict.STAGED
+    assert await hold() is Settled.ALREADY
+    with pytest.raises(OutcomeRefused) as refused:
+        await broker.settlement.finish(again.claim)
+    assert refused.value.result == RESULT
+    await raw(broker, "DEL", "bad")
+    assert await broker.settlement.finish(again.claim) is Settled.DONE
+    record = await run_of(broker, "e1")
+    assert (record.status, record.attempts, record.last_error) == (RunStatus.COMPLETED, 1, None)
+    assert await raw(broker, "XLEN", "bad") == 1
+
+
+async def test_who_lost_it_keeps_nothing(broker: Broker) -> None:
+    one, attempt = await started(broker)
+    await one.die()
+    two = await Hand.ready(broker, "w2")
+    await two.begin(await two.one())
+    before = await gate_of(broker, "e1")
+    assert (
+        await broker.settlement.hold(
+            attempt.claim,
+            DeadLettered(ERROR),
+            delivery=attempt.delivery,
+            attempts=1,
+            meta=attempt.meta,
+            dead_letter_stream=DEAD,
+            why="",
+            delay=0.0,
+        )
+        is Settled.LOST
+    )
+    assert await gate_of(broker, "e1") == before
+
+
+async def test_a_cancelled_event_needs_no_dead_letters(broker: Broker) -> None:
+    hand, attempt = await started(broker)
+    await raw(broker, "SET", DEAD, "x")
+    await broker.runs.cancel(KEYS, "e1")
+    assert await hand.bury(attempt) is Settled.CANCELLED
 
 
 async def test_only_the_last_twenty_tokens_are_remembered(broker: Broker) -> None:

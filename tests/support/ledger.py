@@ -7,6 +7,7 @@ would have seen of a run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import os
@@ -27,7 +28,8 @@ from shared_models.dead_letter import ErrorInfo
 
 
 class LedgerEngine(EchoEngine):
-    """Echo that writes the ledger. The payload may ask to ``exit``, ``segv``, ``block`` (s), ``sleep`` (s) or fail."""
+    """Echo that writes the ledger. The payload may ask to ``exit``, ``segv``, ``block`` (s), ``sleep`` (s), to
+    ``swallow`` its cancellation or to fail."""
 
     def __init__(self, ledger: str, *, loads: float = 0.0) -> None:
         self._ledger = ledger
@@ -45,6 +47,9 @@ class LedgerEngine(EchoEngine):
             os._exit(9)
         if payload.get("segv"):
             ctypes.string_at(0)
+        while payload.get("swallow"):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
         if (seconds := payload.get("block")) is not None:
             self._block(float(seconds))
         if request.attempt <= int(payload.get("fail_first", 0)):
@@ -183,11 +188,13 @@ def main() -> int:
     """Run a worker as the command line's JSON says."""
     from runtime.settings import LogSettings
     from runtime.telemetry import logs
+    from runtime.worker import execution
     from runtime.worker.process import Worker
 
     asked = json.loads(sys.argv[1])
     logs.configure(LogSettings(format="console"))
     engine = LedgerEngine(asked["ledger"], loads=asked["worker"].pop("loads", 0.0))
+    execution.CANCEL_GRACE = asked["worker"].pop("cancel_grace", execution.CANCEL_GRACE)
     settings = Settings(worker=WorkerSettings(**asked["worker"]))
     return Worker(settings, asked["url"], Path(asked["flows"]), engine).run()
 

@@ -64,6 +64,8 @@ class Gate:
     token: str
     worker: str
     attempts: int
+    executions: int = 0
+    """Of this generation, but for those that were given back or that others' deaths ended."""
     over: bool = False
     suspect: bool = False
 
@@ -366,17 +368,23 @@ class World:
         if shared and self.sent[task.delivery.entry_id] < self.died[task.event]:
             self.fails(f"C15: {task.event} was sent before it died, and runs again")
         before, suspect = (0, False) if fresh or gate is None else (gate.attempts, gate.suspect)
+        executions = 0 if fresh or gate is None else gate.executions
         if not fresh and gate is not None and gate.state == "running" and not gate.over:
             blame = self.blame.get(gate.worker)
             if blame is not None and gate.token not in blame:
-                before -= 1
+                before, executions = before - 1, executions - 1
             elif not suspect and gate.worker != worker.hand.name:
                 before, suspect = before - 1, True
         over = before >= MAX_ATTEMPTS
         expected = (Verdict.OVER, before) if over else (Verdict.RUN, before + 1)
         if (grant.verdict, grant.attempts) != expected and task.event not in self.lost:
             self.fails(f"attempts of {task.event}: {grant.verdict.name} {grant.attempts}, expected {expected}; {gate}")
-        self.gates[task.key] = Gate("running", task.event, task.token, worker.hand.name, grant.attempts, over, suspect)
+        executions += not over
+        if executions > MAX_ATTEMPTS + 1:
+            self.fails(f"I4: {task.event} is executed for the {executions}th time")
+        self.gates[task.key] = Gate(
+            "running", task.event, task.token, worker.hand.name, grant.attempts, executions, over, suspect
+        )
 
     async def settle(self, worker: Worker, task: Task, *, lossy: bool = True) -> None:
         attempt, hand = task.attempt, worker.hand
@@ -413,10 +421,8 @@ class World:
             gate.state = "cancelled"
             return
         gate.state = {"complete": "completed", "retry": "delayed", "release": "queued", "bury": "dead"}[task.outcome]
-        if task.outcome == "retry":
-            gate.suspect = False
         if task.outcome == "release" and not gate.over:
-            gate.attempts -= 1
+            gate.attempts, gate.executions = gate.attempts - 1, gate.executions - 1
         if task.outcome == "bury":
             self.clock += 1
             self.died[task.event] = self.clock

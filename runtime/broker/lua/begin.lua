@@ -18,18 +18,19 @@
 -- ARGV[5] event id
 -- ARGV[6] attempts at most
 -- ARGV[7] a token of this worker's own that it does not run any more, or empty
--- ARGV[8] ms until a waiting duplicate asks again
--- ARGV[9] ms that the key of an ended event stays taken
--- ARGV[10] ms that records are kept
--- ARGV[11] 1: run although the route is blocked
--- ARGV[12] 1: nothing else runs in this process, so that an entry may that is suspected of killing its worker
--- ARGV[13...] names and values for the run record
+-- ARGV[8] ms until a waiting duplicate asks again, the first time; each time twice as long
+-- ARGV[9] ms that it waits at most
+-- ARGV[10] ms that the key of an ended event stays taken
+-- ARGV[11] ms that records are kept
+-- ARGV[12] 1: run although the route is blocked
+-- ARGV[13] 1: nothing else runs in this process, so that an entry may that is suspected of killing its worker
+-- ARGV[14...] names and values for the run record
 -- Returns
 --   {1, attempts} run
 --   {2, attempts} the attempts are used up by deaths: dead-letter it, do not run
 --   {3, attempts, event, entry} an outcome is staged: publish that one, under these ids
 --   {4, status, event} dropped: the event has ended, or is a duplicate of that event, which has
---   {5, worker, token} parked: another run holds the key, or it is not due yet
+--   {5, worker, token, n} parked, for the nth time: another run holds the key, or it is not due yet
 --   {6} dropped: cancelled
 --   {7} parked: the route is blocked
 --   {8} parked: its worker died with it; it may run alone in a process only
@@ -39,8 +40,8 @@
 local stream, gate, due, leases, obits = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local run, blocked, feed, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local group, me, id, token, event = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local max, takeover, wait = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local ttl, keep, probe, alone = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11] == '1', ARGV[12] == '1'
+local max, takeover, wait, longest = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
+local ttl, keep, probe, alone = tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12] == '1', ARGV[13] == '1'
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local sent = tonumber(id:match('^%d+'))
@@ -81,7 +82,7 @@ end
 
 local function record(...)
   local meta = {}
-  for i = 13, #ARGV do meta[#meta + 1] = ARGV[i] end
+  for i = 14, #ARGV do meta[#meta + 1] = ARGV[i] end
   if #meta > 0 then redis.call('HSET', run, unpack(meta)) end
   redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'queued_at', sent, ...)
   redis.call('PEXPIRE', run, keep)
@@ -114,19 +115,23 @@ local ended_at = tonumber(past[2] or 0)
 if ((past[1] == 'completed' or past[1] == 'cancelled') and ended_at + ttl > now)
   or (past[1] == 'dead_lettered' and sent <= ended_at) then
   drop()
+  redis.call('HDEL', gate, 'w:' .. id)
   return {4, past[1], past[3] or event}
 end
 
+-- How often an entry has waited is the gate's to know: each time another worker may take it.
 local function later(at)
+  local times = redis.call('HINCRBY', gate, 'w:' .. id, 1)
+  at = at or now + math.floor(math.min(longest, wait * 2 ^ math.min(times - 1, 20)))
   park(at)
   if not mine then record('status', 'delayed', 'due_at', at) end
-  return {5, holder or '', h[2] or ''}
+  return {5, holder or '', h[2] or '', times}
 end
 
 local fresh = false
 if state == 'running' or state == 'staged' then
-  if alive(holder) and not (holder == me and h[2] == takeover) then return later(now + wait) end
-  if not same and exists(h[3]) then return later(now + wait) end
+  if alive(holder) and not (holder == me and h[2] == takeover) then return later() end
+  if not same and exists(h[3]) then return later() end
   if not mine then
     if state == 'staged' then
       redis.call('HSET', gate, 'token', token, 'worker', me)
@@ -138,13 +143,14 @@ elseif state == 'delayed' or state == 'queued' then
   if same and mine then
     if h[7] and tonumber(h[7]) > now then return later(tonumber(h[7])) end
   elseif not same and exists(h[3]) then
-    return later(now + wait)
+    return later()
   else
     fresh = not mine
   end
 elseif state == 'completed' or (mine and (state == 'cancelled' or (state == 'dead' and sent <= tonumber(h[9])))) then
   local status = state == 'dead' and 'dead_lettered' or state
   drop()
+  redis.call('HDEL', gate, 'w:' .. id)
   if not mine then
     record('status', status, 'duplicate_of', first, 'ended_at', now)
     redis.call('ZADD', runs, now, event)
@@ -174,7 +180,8 @@ if fresh then
   attempts, over, suspect = 0, false, false
 elseif state == 'running' and not over then
   -- Its holder died. The first death is free, since it may be another's doing: the event is suspected, and runs alone
-  -- from then on. A death while alone is its own and stays charged. An obituary that blames others clears it.
+  -- until it ends, also when an attempt fails in between. A death while alone is its own and stays charged, as a failure
+  -- does. An obituary that blames others clears it.
   local blame = redis.call('HGET', obits, holder)
   if blame and blame ~= '*' and not blame:find(' ' .. h[2] .. ' ', 1, true) then
     attempts = attempts - 1
@@ -202,7 +209,7 @@ if fresh then
   redis.call('HDEL', run, 'ended_at', 'duplicate_of', 'last_error', 'result', 'published', 'dead_letter',
     'dead_letter_id')
 end
-redis.call('HDEL', gate, 'due')
+redis.call('HDEL', gate, 'due', 'w:' .. id)
 redis.call('HSET', gate, 'state', 'running', 'event', event, 'entry', id, 'token', token, 'worker', me,
   'attempts', attempts, 'started', now, 'over', over and '1' or '0', 'suspect', suspect and '1' or '0')
 -- Never the ttl of an ended key: in a long delay it would expire and a duplicate would run. 30 days are for gates whose

@@ -20,8 +20,8 @@
 -- ARGV[11] ms that a session is kept
 -- ARGV[12] number of sessions
 -- ARGV[13...] for each session: number of changes; then for each change: append, replace, remove or clear, the
---   message's id, the message. For each target: entries it keeps where no group reads it (empty: all), number of names
---   and values, those.
+--   message's id, the message. For each target: entries it keeps and ms it lives after this one where no group reads it
+--   (empty: all, for ever), number of names and values, those.
 -- Returns
 --   {1} done
 --   {2} this token has settled before
@@ -61,6 +61,17 @@ local function fence()
     return (not p.err and p[1] and p[1][2] == me) and 1 or -2
   end
   return (h[2] == token and (h[1] == 'running' or h[1] == 'staged')) and 1 or -2
+end
+
+-- Where no group reads a target, it keeps so many entries and is gone so long after the last one.
+local function bound(target, limit, life)
+  if limit == '' and life == '' then return end
+  if #redis.call('XINFO', 'GROUPS', target) > 0 then
+    if life ~= '' then redis.call('PERSIST', target) end
+    return
+  end
+  if limit ~= '' then redis.call('XTRIM', target, 'MAXLEN', '~', limit) end
+  if life ~= '' then redis.call('PEXPIRE', target, life) end
 end
 
 -- What became of the token, for a repeated call; the last 20 are kept.
@@ -109,13 +120,11 @@ for i = 6, 5 + sessions do
   redis.call('PEXPIRE', KEYS[i], ARGV[11])
 end
 for i = 6 + sessions, #KEYS do
-  local limit, count, fields = ARGV[a], tonumber(ARGV[a + 1]), {}
-  for n = 1, count do fields[n] = ARGV[a + 1 + n] end
-  a = a + 2 + count
+  local count, fields = tonumber(ARGV[a + 2]), {}
+  for n = 1, count do fields[n] = ARGV[a + 2 + n] end
   redis.call('XADD', KEYS[i], '*', unpack(fields))
-  if limit ~= '' and #redis.call('XINFO', 'GROUPS', KEYS[i]) == 0 then
-    redis.call('XTRIM', KEYS[i], 'MAXLEN', '~', limit)
-  end
+  bound(KEYS[i], ARGV[a], ARGV[a + 1])
+  a = a + 3 + count
 end
 redis.call('HSET', gate, 'state', 'completed', 'event', event, 'entry', id, 'ended', now)
 redis.call('HDEL', gate, 'due', 'cancel', 'outcome')

@@ -19,7 +19,8 @@
 -- ARGV[10] the result that could not be published (JSON), or empty
 -- ARGV[11] the dead letter's id, if it was published before, in another slot; then nothing can cancel the event any more
 -- ARGV[12] number of names and values of the dead letter, then those
--- ARGV[13...] for each target: entries it keeps where no group reads it (empty: all), number of names and values, those
+-- ARGV[13...] for each target: entries it keeps and ms it lives after this one where no group reads it (empty: all, for
+--   ever), number of names and values, those
 -- Returns
 --   {1, id} done: the id of the dead letter
 --   {2} this token has settled before
@@ -64,6 +65,17 @@ local function fence()
   return (h[2] == token and (h[1] == 'running' or h[1] == 'staged')) and 1 or -2
 end
 
+-- Where no group reads a target, it keeps so many entries and is gone so long after the last one.
+local function bound(target, limit, life)
+  if limit == '' and life == '' then return end
+  if #redis.call('XINFO', 'GROUPS', target) > 0 then
+    if life ~= '' then redis.call('PERSIST', target) end
+    return
+  end
+  if limit ~= '' then redis.call('XTRIM', target, 'MAXLEN', '~', limit) end
+  if life ~= '' then redis.call('PEXPIRE', target, life) end
+end
+
 -- What became of the token, for a repeated call; the last 20 are kept.
 local function remember(outcome)
   local tokens = {}
@@ -75,13 +87,13 @@ end
 
 local settled = fence()
 if settled ~= 1 then return {settled} end
-for i = 6, #KEYS do
+local cancelled = not elsewhere and redis.call('HGET', gate, 'cancel') == '1'
+for i = 6, cancelled and 5 or #KEYS do
   local kind = redis.call('TYPE', KEYS[i]).ok
   if kind ~= 'none' and kind ~= 'stream' then return {-5, i} end
 end
 
 drop()
-local cancelled = not elsewhere and redis.call('HGET', gate, 'cancel') == '1'
 local status = 'cancelled'
 redis.call('HDEL', run, 'due_at', 'dead_letter', 'dead_letter_id')
 if not cancelled then
@@ -95,14 +107,12 @@ if not cancelled then
   end
   a = a + #fields + 1
   for i = first, #KEYS do
-    local limit, count = ARGV[a], tonumber(ARGV[a + 1])
+    local count = tonumber(ARGV[a + 2])
     fields = {}
-    for n = 1, count do fields[n] = ARGV[a + 1 + n] end
-    a = a + 2 + count
+    for n = 1, count do fields[n] = ARGV[a + 2 + n] end
     redis.call('XADD', KEYS[i], '*', unpack(fields))
-    if limit ~= '' and #redis.call('XINFO', 'GROUPS', KEYS[i]) == 0 then
-      redis.call('XTRIM', KEYS[i], 'MAXLEN', '~', limit)
-    end
+    bound(KEYS[i], ARGV[a], ARGV[a + 1])
+    a = a + 3 + count
   end
   redis.call('HSET', run, 'dead_letter', summary, 'dead_letter_id', dead)
   if result ~= '' then redis.call('HSET', run, 'result', result) end

@@ -10,13 +10,14 @@
 -- ARGV[2] event id
 -- ARGV[3] ms that records are kept
 -- ARGV[4] entries that the stream keeps where no group reads it; empty: all
--- ARGV[5] number of names and values that follow for the run record, then those, then the entry's names and values
+-- ARGV[5] ms that the stream lives after this entry where no group reads it; empty: for ever
+-- ARGV[6] number of names and values that follow for the run record, then those, then the entry's names and values
 -- Returns
 --   {1, id} added
 --   {2, id} published before, and that entry is still to be settled or its event has ended
 --  {-5, 1} the target is not a stream
 local stream, pub, run, feed, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local ttl, event, keep, count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
+local ttl, event, keep, count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[6])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
@@ -35,19 +36,28 @@ if old then
   end
 end
 
+-- Where no group reads a target, it keeps so many entries and is gone so long after the last one.
+local function bound(target, limit, life)
+  if limit == '' and life == '' then return end
+  if #redis.call('XINFO', 'GROUPS', target) > 0 then
+    if life ~= '' then redis.call('PERSIST', target) end
+    return
+  end
+  if limit ~= '' then redis.call('XTRIM', target, 'MAXLEN', '~', limit) end
+  if life ~= '' then redis.call('PEXPIRE', target, life) end
+end
+
 local fields = {}
-for i = 6 + count, #ARGV do fields[#fields + 1] = ARGV[i] end
+for i = 7 + count, #ARGV do fields[#fields + 1] = ARGV[i] end
 local id = redis.call('XADD', stream, '*', unpack(fields))
 redis.call('SET', pub, id, 'PX', ttl)
-if ARGV[4] ~= '' and #redis.call('XINFO', 'GROUPS', stream) == 0 then
-  redis.call('XTRIM', stream, 'MAXLEN', '~', ARGV[4])
-end
+bound(stream, ARGV[4], ARGV[5])
 if not run then return {1, id} end
 -- The record of a completed or cancelled event stays while its key is taken: the gate will drop this entry.
 if ended and record[1] ~= 'dead_lettered' and record[2] and record[2] + ttl > now then return {1, id} end
 if not ended and record[1] then return {1, id} end
 local meta = {}
-for i = 6, 5 + count do meta[#meta + 1] = ARGV[i] end
+for i = 7, 6 + count do meta[#meta + 1] = ARGV[i] end
 if count > 0 then redis.call('HSET', run, unpack(meta)) end
 redis.call('HDEL', run, 'ended_at', 'due_at', 'started_at', 'duplicate_of', 'last_error', 'result', 'published',
   'dead_letter', 'dead_letter_id')

@@ -92,7 +92,6 @@ if redis.call('HGET', gate, 'cancel') == '1' then
 else
   if not park(now + delay) then return {-4} end
   redis.call('HSET', gate, 'state', 'delayed', 'event', event, 'entry', id, 'due', now + delay)
-  redis.call('HDEL', gate, 'suspect')  -- it has failed without taking its worker along
   redis.call('PEXPIRE', gate, delay + 2592000000)
   redis.call('HSET', run, 'due_at', now + delay)
 end

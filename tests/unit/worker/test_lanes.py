@@ -22,9 +22,11 @@ def test_a_closed_lane_is_no_routes_and_yet_renewed():
     assert known.rotated() == []
     assert list(known) == [lane]
     assert known.keys == [KEYS]
-    assert known.take_done() == []
+    assert known.done() == []
     lane.flights.clear()
-    assert known.take_done() == [lane]
+    assert known.done() == [lane]
+    assert list(known) == [lane]  # until its group was left
+    known.forget(lane)
     assert list(known) == []
 
 

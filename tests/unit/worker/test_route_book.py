@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from runtime.broker.keys import RouteKeys
 from runtime.engine.echo import EchoFlow
-from runtime.errors import FlowUnready
+from runtime.errors import BrokerUnavailable, FlowUnready
 from runtime.registry.snapshot import Route, Snapshot
 from runtime.worker.lanes import Lanes
 from runtime.worker.route_book import RouteBook, flow_source
@@ -32,18 +36,48 @@ class Engine:
         return EchoFlow(source.version, runs_others=parent)
 
 
+class Leases:
+    """A broker's, of which nothing else is asked here."""
+
+    def __init__(self) -> None:
+        self.left: list[RouteKeys] = []
+        self.away = False
+
+    @property
+    def leases(self) -> Leases:
+        return self
+
+    async def leave(self, keys: RouteKeys, *, worker: str, ends: bool) -> None:
+        assert (worker, ends) == ("w", False)
+        if self.away:
+            raise BrokerUnavailable
+        self.left.append(keys)
+
+
+class Lease:
+    """The worker's own."""
+
+    def __init__(self) -> None:
+        self.watched: list[RouteKeys] = []
+
+    async def watch(self, keys: Sequence[RouteKeys]) -> bool:
+        self.watched = list(keys)
+        return True
+
+
 @dataclass
 class World:
     engine: Engine
     lanes: Lanes
     book: RouteBook
+    leases: Leases
 
 
 def world(**preloaded: EchoFlow) -> World:
-    engine, lanes = Engine(), Lanes()
+    engine, lanes, leases = Engine(), Lanes(), Leases()
     known = {name: (flow_source(route(name)), flow) for name, flow in preloaded.items()}
     book = RouteBook(
-        None,  # type: ignore[arg-type]  no lane listens here
+        leases,  # type: ignore[arg-type]
         engine,  # type: ignore[arg-type]
         lanes,
         takes=lambda route: True,
@@ -51,7 +85,7 @@ def world(**preloaded: EchoFlow) -> World:
         preloaded=known,
         worker="w",
     )
-    return World(engine, lanes, book)
+    return World(engine, lanes, book, leases)
 
 
 def route(name: str, version: str = "v1") -> Route:
@@ -105,3 +139,28 @@ async def test_a_spec_that_changes_alone_loads_nothing() -> None:
     assert lane.active is not None
     assert lane.active.route is changed
     assert w.engine.loaded == ["other"]
+
+
+async def test_a_closed_lane_is_kept_until_its_group_was_left() -> None:
+    """Forgotten before, its consumer and its lease would stay behind with nobody to end them."""
+    w, lease = world(), Lease()
+    await w.book.apply(snapshot(route("gone"), route("stays")))
+    for lane in w.lanes:
+        lane.listening = True
+    await w.book.apply(snapshot(route("stays")))
+    w.leases.away = True
+    with pytest.raises(BrokerUnavailable):
+        await w.book.part(lease)  # type: ignore[arg-type]
+    assert [lane.name for lane in w.lanes] == ["stays", "gone"]
+    assert lease.watched == [RouteKeys("flows:stays", "headrace")]
+    w.leases.away = False
+    await w.book.part(lease)  # type: ignore[arg-type]
+    assert w.leases.left == [RouteKeys("flows:gone", "headrace")]
+    assert [lane.name for lane in w.lanes] == ["stays"]
+
+
+async def test_every_lane_knows_which_streams_are_read() -> None:
+    w = world()
+    await w.book.apply(Snapshot(routes={"a": route("a")}, disabled={"b": route("b")}))
+    (lane,) = w.lanes
+    assert lane.read == {"flows:a", "flows:b"}

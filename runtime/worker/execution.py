@@ -1,0 +1,152 @@
+"""One attempt: the flow's run under its timeout, and how a run is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from runtime.broker.client import Broker
+from runtime.engine.base import Engine, RunOutput, RunRequest
+from runtime.errors import RunFailed, RunTimeout
+from runtime.worker import publications, variables
+from runtime.worker.board import boot_time
+from runtime.worker.flights import Abort
+from runtime.worker.lanes import Lane
+from runtime.worker.watchdog import RunMark, current_run
+from runtime.worker.work import Work
+from shared_models.dead_letter import ErrorInfo
+from shared_models.result import RunEventType
+from shared_models.route import TweaksPolicy
+
+log = structlog.get_logger("headrace.worker")
+
+CANCEL_GRACE = 5.0
+"""Seconds that a cancelled run has to end. One that swallows its cancellation is then left behind, with its slot."""
+
+
+class Aborted(Exception):
+    """The run was told to stop."""
+
+    def __init__(self, why: Abort) -> None:
+        super().__init__(why.value)
+        self.why = why
+
+
+class Execution:
+    """Runs flows with an engine."""
+
+    def __init__(self, broker: Broker, engine: Engine, *, environ: Mapping[str, str] = os.environ) -> None:
+        self._broker = broker
+        self._engine = engine
+        self._environ = environ
+
+    async def run(self, work: Work) -> RunOutput:
+        """One attempt. Raises Aborted, RunTimeout, and whatever the run raises."""
+        request = self._request(work)
+        history = _History(self._broker, work.flight.lane, request.tenant_id)
+        limit = work.active.route.spec.timeout
+        mark = RunMark(work.claim.token, boot_time() + limit)
+        context = contextvars.copy_context()
+        context.run(current_run.set, mark)
+        run = asyncio.create_task(
+            self._engine.run(work.active.flow, request, history, _quiet),
+            name=f"run:{work.claim.event_id}",
+            context=context,
+        )
+        stop = asyncio.create_task(work.flight.aborted(), name=f"abort:{work.claim.event_id}")
+        try:
+            await asyncio.wait({run, stop}, timeout=limit, return_when="FIRST_COMPLETED")
+            if run.done():
+                return _result(run, work, mark)
+            await _cancel(run, work)
+            if work.flight.abort is not None:
+                raise Aborted(work.flight.abort)
+            raise _timed_out(work)
+        finally:
+            stop.cancel()
+            if not run.done():
+                run.cancel()
+
+    def _request(self, work: Work) -> RunRequest:
+        route, flow, envelope = work.active.route, work.active.flow, work.envelope
+        assert envelope is not None  # noqa: S101  there is one where there is no poison
+        spec, scope = route.spec, None
+        text, session = None, envelope.session_id
+        if spec.input or spec.session:
+            scope = publications.scope_of(envelope)
+            text = scope.text(spec.input, where=f"route {route.name}, input") if spec.input else None
+            session = scope.text(spec.session, where=f"route {route.name}, session") if spec.session else session
+        brought = variables.brought_by(envelope.payload, webhook=flow.webhook)
+        return RunRequest(
+            event_id=envelope.event_id,
+            payload=envelope.payload,
+            tenant_id=envelope.tenant_id,
+            session_id=session,
+            input_text=text,
+            variables=variables.resolve(route, brought, self._environ),
+            brought=frozenset(brought),
+            tweaks_allowed=_tweaks(spec.tweaks),
+            attempt=work.attempts,
+            without=spec.engine.accelerators.off,
+        )
+
+
+class _History:
+    """A route's committed chat history for one tenant."""
+
+    def __init__(self, broker: Broker, lane: Lane, tenant: str | None) -> None:
+        self._broker = broker
+        self._lane = lane
+        self._tenant = tenant
+
+    async def load(self, session: str) -> list[Mapping[str, Any]]:
+        return list(await self._broker.chat.load(self._lane.keys, tenant=self._tenant, session=session))
+
+
+def _quiet(kind: RunEventType, data: Mapping[str, Any]) -> None:
+    """Progress that nobody has asked for."""
+
+
+def _tweaks(policy: TweaksPolicy | tuple[str, ...]) -> bool | tuple[str, ...]:
+    if isinstance(policy, TweaksPolicy):
+        return () if policy is TweaksPolicy.DECLARED else policy is TweaksPolicy.PERMISSIVE
+    return policy
+
+
+def _result(run: asyncio.Task[RunOutput], work: Work, mark: RunMark) -> RunOutput:
+    if run.cancelled():
+        raise RunFailed(
+            ErrorInfo(code="run_cancelled", message="a component of the flow cancelled the run", retryable=True)
+        )
+    error = run.exception()
+    if error is not None and boot_time() > mark.deadline:
+        # It blocked the loop, so that the loop could not keep its time; the watchdog has interrupted it.
+        raise _timed_out(work) from error
+    return run.result()
+
+
+async def _cancel(run: asyncio.Task[RunOutput], work: Work) -> None:
+    run.cancel()
+    await asyncio.wait({run}, timeout=CANCEL_GRACE)
+    if not run.done():
+        log.warning("run.uncancellable", route=work.active.route.name, event_id=work.claim.event_id, grace=CANCEL_GRACE)
+        run.add_done_callback(lambda done: done.cancelled() or done.exception())
+        work.flight.left = run
+    elif not run.cancelled():
+        run.exception()
+
+
+def _timed_out(work: Work) -> RunTimeout:
+    limit = work.active.route.spec.timeout
+    return RunTimeout(
+        ErrorInfo(
+            code="run_timeout",
+            message=f"the run took longer than the route's timeout of {limit:g} s and was stopped",
+            retryable=True,
+        )
+    )
