@@ -17,6 +17,7 @@ from runtime.worker import publications, variables
 from runtime.worker.board import boot_time
 from runtime.worker.flights import Abort
 from runtime.worker.lanes import Lane
+from runtime.worker.loop_clock import LoopClock
 from runtime.worker.watchdog import RunMark, current_run
 from runtime.worker.work import Work
 from shared_models.dead_letter import ErrorInfo
@@ -40,17 +41,19 @@ class Aborted(Exception):
 class Execution:
     """Runs flows with an engine."""
 
-    def __init__(self, broker: Broker, engine: Engine, *, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, broker: Broker, engine: Engine, clock: LoopClock, *, environ: Mapping[str, str] = os.environ
+    ) -> None:
         self._broker = broker
         self._engine = engine
+        self._clock = clock
         self._environ = environ
 
     async def run(self, work: Work) -> RunOutput:
         """One attempt. Raises Aborted, RunTimeout, and whatever the run raises."""
         request = self._request(work)
         history = _History(self._broker, work.flight.lane, request.tenant_id)
-        limit = work.active.route.spec.timeout
-        mark = RunMark(work.claim.token, boot_time() + limit)
+        mark = RunMark(work.claim.token, boot_time() + work.active.route.spec.timeout)
         context = contextvars.copy_context()
         context.run(current_run.set, mark)
         run = asyncio.create_task(
@@ -60,9 +63,10 @@ class Execution:
         )
         stop = asyncio.create_task(work.flight.aborted(), name=f"abort:{work.claim.event_id}")
         try:
-            await asyncio.wait({run, stop}, timeout=limit, return_when="FIRST_COMPLETED")
+            while not (run.done() or stop.done()) and (left := self._left(mark)) > 0:
+                await asyncio.wait({run, stop}, timeout=left, return_when="FIRST_COMPLETED")
             if run.done():
-                return _result(run, work, mark)
+                return self._result(run, work, mark)
             await _cancel(run, work)
             if work.flight.abort is not None:
                 raise Aborted(work.flight.abort)
@@ -71,6 +75,21 @@ class Execution:
             stop.cancel()
             if not run.done():
                 run.cancel()
+
+    def _left(self, mark: RunMark) -> float:
+        """Seconds of its own that a run has left: what others held the loop up was not its time."""
+        return mark.deadline + self._clock.lag_of(mark.token, mark.started) - boot_time()
+
+    def _result(self, run: asyncio.Task[RunOutput], work: Work, mark: RunMark) -> RunOutput:
+        if run.cancelled():
+            raise RunFailed(
+                ErrorInfo(code="run_cancelled", message="a component of the flow cancelled the run", retryable=True)
+            )
+        error = run.exception()
+        if error is not None and self._left(mark) < 0:
+            # It blocked the loop, so that the loop could not keep its time; the watchdog has interrupted it.
+            raise _timed_out(work) from error
+        return run.result()
 
     def _request(self, work: Work) -> RunRequest:
         route, flow, envelope = work.active.route, work.active.flow, work.envelope
@@ -116,18 +135,6 @@ def _tweaks(policy: TweaksPolicy | tuple[str, ...]) -> bool | tuple[str, ...]:
     if isinstance(policy, TweaksPolicy):
         return () if policy is TweaksPolicy.DECLARED else policy is TweaksPolicy.PERMISSIVE
     return policy
-
-
-def _result(run: asyncio.Task[RunOutput], work: Work, mark: RunMark) -> RunOutput:
-    if run.cancelled():
-        raise RunFailed(
-            ErrorInfo(code="run_cancelled", message="a component of the flow cancelled the run", retryable=True)
-        )
-    error = run.exception()
-    if error is not None and boot_time() > mark.deadline:
-        # It blocked the loop, so that the loop could not keep its time; the watchdog has interrupted it.
-        raise _timed_out(work) from error
-    return run.result()
 
 
 async def _cancel(run: asyncio.Task[RunOutput], work: Work) -> None:

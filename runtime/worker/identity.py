@@ -129,6 +129,7 @@ class Identity:
             self._lease,
             settings,
             worker=self.name,
+            clock=resources.clock,
             alone=resources.alone is not None,
             ask_alone=self._ask_alone if resources.slot is not None else None,
         )

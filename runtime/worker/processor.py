@@ -28,6 +28,7 @@ from runtime.worker.flights import Abort, Flight
 from runtime.worker.intake import Intake
 from runtime.worker.lanes import ActiveRoute
 from runtime.worker.lease import Lease
+from runtime.worker.loop_clock import LoopClock
 from runtime.worker.retry import decide
 from runtime.worker.settler import Settler, code_of, message_of
 from runtime.worker.work import Work
@@ -47,6 +48,7 @@ class Processor:
         settings: Settings,
         *,
         worker: str,
+        clock: LoopClock,
         environ: Mapping[str, str] = os.environ,
         alone: bool = False,
         ask_alone: Callable[[str, str], None] | None = None,
@@ -63,7 +65,7 @@ class Processor:
             new_token=self._intake.new_token,
             ask_alone=ask_alone,
         )
-        self._execution = Execution(broker, engine, environ=environ)
+        self._execution = Execution(broker, engine, clock, environ=environ)
         self._draw = random.Random()  # noqa: S311  jitter, not a secret
 
     async def process(self, flight: Flight, delivery: Delivery, active: ActiveRoute) -> None:

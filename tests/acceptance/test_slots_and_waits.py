@@ -14,7 +14,7 @@ from runtime.worker import admission, execution
 from runtime.worker.settler import Settler
 from shared_models.result import RunStatus
 from tests.support.harness import client, running, worker_settings, write_flow
-from tests.support.ledger import worker_process
+from tests.support.ledger import starts, worker_process
 
 KEYS = RouteKeys("flows:echo", "headrace")
 
@@ -113,3 +113,36 @@ async def test_a_run_that_a_fault_of_ours_forgot_is_taken_over_by_its_own_worker
         assert failed == [event]
         assert (run.status, run.attempts) == (RunStatus.COMPLETED, 2)
         assert await c.redis.xlen("flows:echo") == 0
+
+
+async def test_a_neighbour_that_blocks_the_loop_costs_nobody_an_attempt(server_url, tmp_path):
+    """A timeout counts the time that a run was given. The blocker's own counts what it took from the others."""
+    flows, ledger = tmp_path / "flows", tmp_path / "ledger"
+    write_flow(flows, "echo", spec={"timeout": "1s", "retry": {"max_attempts": 1}})
+    write_flow(flows, "blocker", spec={"timeout": "20s", "retry": {"max_attempts": 1}})
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, concurrency=10):
+            innocent = [await c.send("flows:echo", {"input_value": "ok", "naps": 6}) for _ in range(3)]
+            for event in innocent:
+                async for _ in lines_of(c, event):
+                    break
+            blocker = await c.send("flows:blocker", {"input_value": "done", "block": 1.5})
+            too_long = await c.send("flows:echo", {"input_value": "never", "sleep": 60})
+            runs = [await c.run(KEYS, event) for event in innocent]
+            ended = await c.run(RouteKeys("flows:blocker", "headrace"), blocker)
+            late = await c.run(KEYS, too_long)
+        assert [(run.status, run.attempts) for run in runs] == [(RunStatus.COMPLETED, 1)] * 3
+        assert ended.status is RunStatus.COMPLETED
+        assert late.dead_letter is not None
+        assert late.dead_letter.code == "run_timeout"
+        assert [len(starts(ledger, event)) for event in innocent] == [1] * 3
+
+
+async def lines_of(c, event):
+    """The lines of an event's feed as they come: the first says that it has begun."""
+    after = "0-0"
+    async with asyncio.timeout(10):
+        while True:
+            for line in await c.broker.runs.feed(KEYS, event, after=after, block=5):
+                after = line.id
+                yield line

@@ -29,7 +29,7 @@ from shared_models.dead_letter import ErrorInfo
 
 class LedgerEngine(EchoEngine):
     """Echo that writes the ledger. The payload may ask to ``exit``, ``segv``, ``block`` (s), ``sleep`` (s), to
-    ``swallow`` its cancellation or to fail."""
+    take ``naps``, to ``swallow`` its cancellation or to fail."""
 
     def __init__(self, ledger: str, *, loads: float = 0.0) -> None:
         self._ledger = ledger
@@ -50,6 +50,8 @@ class LedgerEngine(EchoEngine):
         while payload.get("swallow"):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(3600)
+        for _ in range(int(payload.get("naps", 0))):
+            await asyncio.sleep(0.1)  # as a run that talks to others: it needs many turns of the loop
         if (seconds := payload.get("block")) is not None:
             self._block(float(seconds))
         if request.attempt <= int(payload.get("fail_first", 0)):
