@@ -97,9 +97,9 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
 
 
-def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+def load_settings() -> Settings:
     """The settings from the environment. Raises SettingsError naming the variable and the nearest right name."""
-    _check_names(environ)
+    _check_names(os.environ)
     try:
         return Settings()
     except ValidationError as error:

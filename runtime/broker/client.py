@@ -41,10 +41,6 @@ class Broker:
         """A broker on ``url``; nothing is sent before the first command. Raises BrokerError for a wrong URL."""
         return cls(connect(url, settings), retention)
 
-    async def ping(self) -> None:
-        """Raises BrokerUnavailable if Redis does not answer."""
-        await self.connection.command("PING")
-
     async def close(self) -> None:
         """Close every connection."""
         await self.connection.close()

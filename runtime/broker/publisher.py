@@ -51,25 +51,6 @@ class Publisher:
         self._connection = connection
         self._retention = retention
 
-    async def publish(
-        self,
-        keys: RouteKeys | None,
-        stream: str,
-        fields: Fields,
-        *,
-        event_id: str,
-        ttl: float = DEDUP,
-        meta: RunMeta | None = None,
-    ) -> PublishedEntry:
-        """Publish one event. ``keys`` and ``meta`` where a route reads the stream: its run is recorded as queued.
-
-        ``ttl``: for how many seconds a second publish of the event is recognised.
-        """
-        (entry,) = await self.publish_many([PublishRequest(stream, fields, event_id, keys, meta, ttl)])
-        if isinstance(entry, BrokerError):
-            raise entry
-        return entry
-
     async def publish_many(self, requests: Sequence[PublishRequest]) -> list[PublishedEntry | BrokerError]:
         """Publish many events in one round trip; what became of each, in order."""
         asked = [self._publish(request) for request in requests]

@@ -26,14 +26,12 @@ UNKNOWN = "*"
 class Swept:
     """What a sweep did: entries moved, consumers removed, ids that killed their workers too often.
 
-    ``grace``: nothing was done, for Redis or this sweeper was away and the others must have time to renew.
     Take ``poison`` with ``Recovery.adopt`` and dead-letter it undecoded; left alone, the audit hands it out again.
     """
 
     moved: int = 0
     removed: int = 0
     poison: tuple[str, ...] = ()
-    grace: bool = False
 
 
 class Recovery:
@@ -111,5 +109,5 @@ class Recovery:
         if reply[0] < 0:
             raise refuse(reply[0])
         if reply[0] == 2:
-            return Swept(grace=True)
+            return Swept()  # Redis or this sweeper was away: the others must have time to renew
         return Swept(reply[1], reply[2], tuple(entry_id.decode() for entry_id in reply[3]))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
 
-from runtime.broker.connection import Command, Connection
+from runtime.broker.connection import Connection
 from runtime.broker.keys import RouteKeys
-from runtime.broker.records import number, run_record, show, texts, to_json
+from runtime.broker.records import number, run_record, show, texts
 from runtime.broker.scripts import call
 from runtime.errors import BrokerError
 from runtime.settings import RetentionSettings
 from shared_models.result import RunEvent, RunEventType, RunRecord, RunStatus
-
-FEED_LINES = 1000
-"""Lines that a feed keeps at least."""
 
 
 class Cancelled(IntEnum):
@@ -29,7 +25,7 @@ class Cancelled(IntEnum):
 
 
 class Runs:
-    """Reads run records, and adds to feeds."""
+    """Reads run records and their feeds."""
 
     def __init__(self, connection: Connection, retention: RetentionSettings) -> None:
         self._connection = connection
@@ -60,21 +56,6 @@ class Runs:
             found = reply[0][1] if reply else []
         events = (_event(line_id.decode(), texts(flat)) for line_id, flat in found)
         return [event for event in events if event is not None]
-
-    async def append(self, keys: RouteKeys, event_id: str, event_type: RunEventType, data: Mapping[str, Any]) -> None:
-        """Add a line to a run's feed."""
-        await self.append_all(keys, event_id, [(event_type, data)])
-
-    async def append_all(
-        self, keys: RouteKeys, event_id: str, events: Sequence[tuple[RunEventType, Mapping[str, Any]]]
-    ) -> None:
-        """Add lines to a run's feed in one round trip."""
-        feed = keys.feed(event_id)
-        add = ("XADD", feed, "MAXLEN", "~", FEED_LINES, "*")
-        lines: list[Command] = [(*add, "type", kind, "data", to_json(dict(data))) for kind, data in events]
-        for reply in await self._connection.pipeline([*lines, ("PEXPIRE", feed, int(self._retention.runs * 1000))]):
-            if isinstance(reply, BrokerError):
-                raise reply
 
     async def cancel(self, keys: RouteKeys, event_id: str, *, ttl: float = 86400.0) -> Cancelled:
         """Cancel an event that has not ended. ``ttl``: seconds its key stays taken."""

@@ -112,7 +112,10 @@ class Lanes:
         self._closed.remove(lane)
 
     def reset(self) -> None:
-        """What is known of the streams belongs to an identity; the loaded flows do not."""
+        """What is known of the streams belongs to an identity; the loaded flows do not.
+
+        For a process that goes on under a new name, as one without a supervisor does.
+        """
         self._closed.clear()
         for lane in self:
             lane.listening = lane.blocked = lane.unsure = False

@@ -38,7 +38,9 @@ class Lease(Protocol):
 
 
 class LeaseKeeper:
-    """Renews the leases of one worker name on all its streams every third of a lease, from a thread of its own.
+    """A lease without a supervisor, for a worker within another process: the tests'. A user's worker always has one.
+
+    Renews the leases of one worker name on all its streams every third of a lease, from a thread of its own.
 
     ``lost`` is set when Redis says that the name was declared dead: it can never be revived.
     """

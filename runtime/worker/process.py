@@ -145,10 +145,13 @@ async def run_worker(
     only: frozenset[str] = frozenset(),
     engine: Engine,
     on_ready: OnReady | None = None,
-    install_signals: bool = True,
-    stop: asyncio.Event | None = None,
+    stop: asyncio.Event,
 ) -> int:
-    """Run a worker on this event loop until SIGTERM, SIGINT or ``stop``; a second signal hurries. The exit code."""
+    """Run a worker on this event loop until ``stop``; the exit code.
+
+    All roles of a child without its processes: for tests that look into a worker, and give it an engine of their own.
+    `headrace worker` is ``Worker.run``.
+    """
 
     def connect() -> Broker:
         return Broker.connect(redis_url, settings.redis, settings.retention)
@@ -162,11 +165,9 @@ async def run_worker(
         only=only,
         lanes=Lanes(),
         limiter=Limiter(settings.worker.concurrency),
-        drain=stop or asyncio.Event(),
+        drain=stop,
         hurry=asyncio.Event(),
     )
-    if install_signals:
-        _install_signals(resources.drain, resources.hurry)
     try:
         while True:
             name = new_name()
@@ -181,14 +182,3 @@ async def run_worker(
         await resources.broker.close()
         await engine.close()
     return EXIT_OK
-
-
-def _install_signals(drain: asyncio.Event, hurry: asyncio.Event) -> None:
-    def signalled(number: int) -> None:
-        again = drain.is_set()
-        log.info("worker.signalled", signal=signal.Signals(number).name, hurry=again)
-        (hurry if again else drain).set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled, number)

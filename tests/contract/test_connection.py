@@ -14,7 +14,7 @@ from runtime.broker.outcome import Settled
 from runtime.broker.scripts import call
 from runtime.errors import BrokerError, BrokerUnavailable, GroupMissing
 from runtime.settings import RedisSettings
-from tests.support.hand import DEAD, KEYS, STREAM, Hand, raw, send
+from tests.support.hand import DEAD, KEYS, STREAM, Hand, publish_one, raw, send
 from tests.support.servers import RedisServer, free_port, redis_binary, valkey_binary
 
 QUICK = RedisSettings(connect_timeout=2.0, command_timeout=0.3)
@@ -91,14 +91,14 @@ async def test_many_callers_share_few_connections(own: RedisServer) -> None:
 async def test_a_lost_reply_is_an_error_and_the_repeat_is_recognised(own: RedisServer, quick: Broker) -> None:
     hand = await Hand.ready(quick)
     fields = (("event_id", "e1"), ("payload", "{}"))
-    await quick.publisher.publish(KEYS, STREAM, (("event_id", "e0"),), event_id="e0")  # knows the script
+    await publish_one(quick, KEYS, STREAM, (("event_id", "e0"),), event_id="e0")  # knows the script
     own.pause()
     with pytest.raises(BrokerUnavailable):
-        await quick.publisher.publish(KEYS, STREAM, fields, event_id="e1")
+        await publish_one(quick, KEYS, STREAM, fields, event_id="e1")
     with pytest.raises(BrokerUnavailable):
         await hand.renew()
     own.resume()
-    assert not (await quick.publisher.publish(KEYS, STREAM, fields, event_id="e1")).new
+    assert not (await publish_one(quick, KEYS, STREAM, fields, event_id="e1")).new
     assert await raw(quick, "XLEN", STREAM) == 2
 
 
@@ -137,7 +137,7 @@ async def test_a_restart_is_over_when_the_server_is_back(own: RedisServer, quick
     await asyncio.sleep(0.05)
     own.kill()
     with pytest.raises(BrokerUnavailable):
-        await quick.ping()
+        await raw(quick, "PING")
     with pytest.raises(BrokerUnavailable):
         await waiting
     own.start()
@@ -176,7 +176,7 @@ async def test_errors_are_ours(own: RedisServer, quick: Broker) -> None:
     for url in (own.url, own.url.replace("//", "//:wrong@"), f"redis://127.0.0.1:{free_port()}/0"):
         stranger = Broker.connect(url, QUICK)
         with pytest.raises(BrokerUnavailable) as refused:
-            await stranger.ping()
+            await raw(stranger, "PING")
         assert "hunter2" not in refused.value.message
         await stranger.close()
     odd = Broker.connect(
@@ -185,7 +185,7 @@ async def test_errors_are_ours(own: RedisServer, quick: Broker) -> None:
     assert await raw(odd, "HGETALL", "none") == []
     own.pause()
     with pytest.raises(BrokerUnavailable):
-        await odd.ping()
+        await raw(odd, "PING")
     own.resume()
     await odd.close()
     with pytest.raises(BrokerError, match="URL"):
@@ -212,7 +212,7 @@ async def test_c23_out_of_memory_new_work_is_refused_whole_and_all_else_goes_on(
     before = sorted(own.execute("KEYS", "*"))
 
     for refused in (
-        quick.publisher.publish(KEYS, STREAM, fields, event_id="new"),
+        publish_one(quick, KEYS, STREAM, fields, event_id="new"),
         hand.begin(deliveries[4], token="w1.late"),
         quick.dead_letters.requeue(KEYS, stream=DEAD, dead_letter_id=letter.id),
     ):
@@ -234,7 +234,7 @@ async def test_c23_out_of_memory_new_work_is_refused_whole_and_all_else_goes_on(
     assert (await quick.streams.counts([KEYS], [DEAD]))[0].dead == 2
 
     own.execute("CONFIG", "SET", "maxmemory", "0")
-    assert (await quick.publisher.publish(KEYS, STREAM, fields, event_id="new")).new
+    assert (await publish_one(quick, KEYS, STREAM, fields, event_id="new")).new
 
 
 async def sweep_under_pressure(broker: Broker):

@@ -8,7 +8,7 @@ from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
 from runtime.errors import PublishRefused
 from shared_models.result import RunEventType, RunStatus
-from tests.support.hand import DEAD, KEYS, STREAM, Hand, entries, event_of, gate_of, raw, run_of, send
+from tests.support.hand import DEAD, KEYS, STREAM, Hand, entries, event_of, gate_of, publish_one, raw, run_of, send
 
 
 async def dead(broker: Broker, event: str = "e1", *, key: str | None = None, **fields: str) -> str:
@@ -104,12 +104,12 @@ async def test_requeue_to_what_is_no_stream(broker: Broker) -> None:
 
 async def test_a_resend_after_a_requeue_is_recognised(broker: Broker) -> None:
     fields = (("event_id", "e1"), ("payload", "{}"))
-    await broker.publisher.publish(KEYS, STREAM, fields, event_id="e1")
+    await publish_one(broker, KEYS, STREAM, fields, event_id="e1")
     hand = await Hand.ready(broker)
     await hand.bury(await hand.begin(await hand.one()))
     (letter,) = await broker.dead_letters.list(DEAD)
     done = await broker.dead_letters.requeue(KEYS, stream=DEAD, dead_letter_id=letter.id)
-    again = await broker.publisher.publish(KEYS, STREAM, fields, event_id="e1")
+    again = await publish_one(broker, KEYS, STREAM, fields, event_id="e1")
     assert (again.new, again.entry_id) == (False, done.entry_id)
 
 

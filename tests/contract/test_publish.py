@@ -10,14 +10,14 @@ from runtime.broker.outcome import RunMeta
 from runtime.broker.publisher import PublishedEntry, PublishRequest
 from runtime.errors import PublishRefused
 from shared_models.result import RunEventType, RunStatus
-from tests.support.hand import KEYS, STREAM, Hand, entries, now, raw, run_of
+from tests.support.hand import KEYS, STREAM, Hand, entries, now, publish_one, raw, run_of
 
 FIELDS = (("event_id", "e1"), ("payload", "{}"))
 META = RunMeta(route="a", version="v1", root_id="r1", key="k1", session_id="s1", tenant_id="t1", timestamp=5)
 
 
 async def publish(broker: Broker, event: str = "e1", fields=FIELDS) -> PublishedEntry:
-    return await broker.publisher.publish(KEYS, STREAM, fields, event_id=event, meta=META)
+    return await publish_one(broker, KEYS, STREAM, fields, event_id=event, meta=META)
 
 
 async def test_an_event_is_added_and_its_run_is_queued(broker: Broker) -> None:
@@ -68,9 +68,9 @@ async def test_an_id_that_is_missing_in_the_fields_is_added(broker: Broker) -> N
 
 
 async def test_a_stream_that_no_route_reads_has_plain_dedup(broker: Broker) -> None:
-    first = await broker.publisher.publish(None, "out", FIELDS, event_id="e1")
+    first = await publish_one(broker, None, "out", FIELDS, event_id="e1")
     await raw(broker, "DEL", "out")
-    assert await broker.publisher.publish(None, "out", FIELDS, event_id="e1") == PublishedEntry(first.entry_id, False)
+    assert await publish_one(broker, None, "out", FIELDS, event_id="e1") == PublishedEntry(first.entry_id, False)
     assert await raw(broker, "KEYS", "hr:*run*") == []
 
 
@@ -98,7 +98,7 @@ async def test_many_in_one_round_trip_each_with_its_own_answer(broker: Broker) -
 
 async def test_bytes_survive(broker: Broker) -> None:
     value = bytes(range(256)) * 100
-    await broker.publisher.publish(None, "out", ((b"\xff\x00name", value), ("event_id", "e1")), event_id="e1")
+    await publish_one(broker, None, "out", ((b"\xff\x00name", value), ("event_id", "e1")), event_id="e1")
     assert await entries(broker, "out") == [{b"\xff\x00name": value, b"event_id": b"e1"}]
 
 

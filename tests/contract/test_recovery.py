@@ -83,7 +83,7 @@ async def test_declare_dead_takes_all_pages_and_the_living_are_left_alone(broker
     await one.fetch(250)
     await two.fetch(10)
     swept = await broker.recovery.declare_dead(KEYS, worker="w1", blame=None)
-    assert (swept.moved, swept.removed, swept.grace) == (250, 1, False)
+    assert (swept.moved, swept.removed) == (250, 1)
     assert await consumers(broker) == {"w2"}
     assert len(await broker.reader.pending(KEYS, worker="w2")) == 10
 
@@ -95,11 +95,11 @@ async def test_after_a_gap_everybody_has_time_to_renew(broker: Broker) -> None:
     await hand.fetch()
     await hand.expire()
     args = {"lease": LEASE, "gap": 5.0, "idle": 600.0}
-    assert await broker.recovery.sweep(KEYS, **args) == Swept(grace=True)
-    assert await broker.recovery.sweep(KEYS, **args) == Swept(grace=True)
+    assert await broker.recovery.sweep(KEYS, **args) == Swept()
+    assert await broker.recovery.sweep(KEYS, **args) == Swept()
     await raw(broker, "HSET", KEYS.obits, "#grace", 0)
     await raw(broker, "HSET", KEYS.obits, "#pulse", await now(broker) - 6000)
-    assert await broker.recovery.sweep(KEYS, **args) == Swept(grace=True)
+    assert await broker.recovery.sweep(KEYS, **args) == Swept()
     await raw(broker, "HSET", KEYS.obits, "#grace", 0)
     assert await broker.recovery.sweep(KEYS, **args) == Swept(moved=1, removed=1)
 

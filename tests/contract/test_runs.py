@@ -12,7 +12,7 @@ from runtime.broker.runs import Cancelled
 from runtime.broker.streams import StreamCounts
 from runtime.settings import RetentionSettings
 from shared_models.result import RunEventType, RunStatus
-from tests.support.hand import DEAD, KEYS, STREAM, Hand, make_due, now, parked, raw, run_of, send
+from tests.support.hand import DEAD, KEYS, STREAM, Hand, make_due, now, parked, publish_one, raw, run_of, send
 
 OTHER = RouteKeys("flows:b", "headrace")
 
@@ -62,8 +62,8 @@ async def test_trim(broker: Broker) -> None:
 
 
 async def test_feed(broker: Broker) -> None:
-    await broker.runs.append(KEYS, "e1", RunEventType.TOKEN, {"text": "é\ud800"})
-    await broker.runs.append_all(KEYS, "e1", [(RunEventType.TOKEN, {"n": n}) for n in range(3)])
+    for data in ('{"text":"é\\ud800"}', *(f'{{"n":{n}}}' for n in range(3))):
+        await line(broker, "token", data)
     lines = await broker.runs.feed(KEYS, "e1")
     assert [line.data for line in lines] == [{"text": "é\ud800"}, {"n": 0}, {"n": 1}, {"n": 2}]
     assert lines[0].at > 0
@@ -71,11 +71,14 @@ async def test_feed(broker: Broker) -> None:
     assert await broker.runs.feed(KEYS, "e1", after=lines[3].id, block=0.01) == []
     waiting = asyncio.create_task(broker.runs.feed(KEYS, "e1", after=lines[3].id, block=10.0))
     await asyncio.sleep(0)
-    await broker.runs.append(KEYS, "e1", RunEventType.MESSAGE, {})
+    await line(broker, "message", "{}")
     assert [line.type for line in await asyncio.wait_for(waiting, 5.0)] == [RunEventType.MESSAGE]
     await raw(broker, "XADD", KEYS.feed("e1"), "*", "type", "of-a-newer-version", "at", 1)
     assert len(await broker.runs.feed(KEYS, "e1")) == 5
-    assert await raw(broker, "PTTL", KEYS.feed("e1")) > 0
+
+
+async def line(broker: Broker, kind: str, data: str) -> None:
+    await raw(broker, "XADD", KEYS.feed("e1"), "*", "type", kind, "data", data)
 
 
 # --- cancel ---------------------------------------------------------------------------------------------------------
@@ -91,7 +94,7 @@ async def test_cancel_of_an_unknown_and_of_an_ended_event(broker: Broker) -> Non
 
 async def test_cancel_of_a_queued_event(broker: Broker) -> None:
     meta = RunMeta(route="a", version="v1", root_id="e1", key="k")
-    await broker.publisher.publish(KEYS, STREAM, (("event_id", "e1"),), event_id="e1", meta=meta)
+    await publish_one(broker, KEYS, STREAM, (("event_id", "e1"),), event_id="e1", meta=meta)
     assert await broker.runs.cancel(KEYS, "e1") is Cancelled.CANCELLED
     assert await broker.runs.cancel(KEYS, "e1") is Cancelled.ENDED
     assert (await run_of(broker, "e1")).status is RunStatus.CANCELLED
@@ -211,9 +214,3 @@ async def test_counts_of_what_is_no_stream(broker: Broker) -> None:
     await send(broker, "e1", stream="flows:b")
     both = await broker.streams.counts([KEYS, OTHER], [DEAD, "flows:b:dead_letter"])
     assert [c.waiting for c in both] == [0, 1]
-
-
-async def test_exists(broker: Broker) -> None:
-    assert not await broker.streams.exists(STREAM)
-    await send(broker, "e1")
-    assert await broker.streams.exists(STREAM)

@@ -17,7 +17,9 @@ from runtime.broker.gate import Claim
 from runtime.broker.keys import RouteKeys
 from runtime.broker.leases import LeaseState
 from runtime.broker.outcome import Completed, DeadLettered, Outcome, Publication, Released, Retried, RunMeta, Settled
+from runtime.broker.publisher import DEDUP, Fields, PublishedEntry, PublishRequest
 from runtime.broker.reader import FetchRequest
+from runtime.errors import BrokerError
 from shared_models.chat import ChatCommit
 from shared_models.dead_letter import ErrorInfo
 from shared_models.result import RunRecord, RunResult
@@ -154,6 +156,23 @@ async def send(broker: Broker, event: str, stream: str = STREAM, **fields: str) 
     pairs = [part for pair in {"event_id": event, **fields}.items() for part in pair]
     entry: bytes = await raw(broker, "XADD", stream, "*", *pairs)
     return entry.decode()
+
+
+async def publish_one(
+    broker: Broker,
+    keys: RouteKeys | None,
+    stream: str,
+    fields: Fields,
+    *,
+    event_id: str,
+    ttl: float = DEDUP,
+    meta: RunMeta | None = None,
+) -> PublishedEntry:
+    """One event through the publisher; the error that it met is raised."""
+    (entry,) = await broker.publisher.publish_many([PublishRequest(stream, fields, event_id, keys, meta, ttl)])
+    if isinstance(entry, BrokerError):
+        raise entry
+    return entry
 
 
 async def make_due(broker: Broker, keys: RouteKeys = KEYS) -> None:

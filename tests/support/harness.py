@@ -85,7 +85,6 @@ async def running(
             only=frozenset(only),
             engine=engine or EchoEngine(),
             on_ready=lambda report: ready.done() or ready.set_result(report),
-            install_signals=False,
             stop=drain,
         ),
         name="test-worker",

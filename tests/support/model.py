@@ -19,7 +19,7 @@ from runtime.broker.outcome import Settled
 from runtime.broker.runs import Cancelled
 from runtime.errors import BrokerError, GroupMissing
 from shared_models.result import RunStatus
-from tests.support.hand import DEAD, ERROR, KEYS, RESULTS, STREAM, Hand, Try, make_due, raw, sweep
+from tests.support.hand import DEAD, ERROR, KEYS, RESULTS, STREAM, Hand, Try, make_due, publish_one, raw, sweep
 
 MAX_ATTEMPTS = 3
 EVENTS = 5
@@ -163,7 +163,7 @@ class World:
         self.tell("send", event, self.keys[event])
         self.clock += 1
         if self.draw.random() < 0.5:
-            entry = await self.broker.publisher.publish(KEYS, STREAM, (("event_id", event),), event_id=event)
+            entry = await publish_one(self.broker, KEYS, STREAM, (("event_id", event),), event_id=event)
             self.sent.setdefault(entry.entry_id, self.clock)
         else:
             added: bytes = await raw(self.broker, "XADD", STREAM, "*", "event_id", event)

@@ -20,6 +20,7 @@ from shared_models.codec import downstream_event_id, encode
 from shared_models.envelope import EventEnvelope
 from shared_models.errors import HeadraceError
 from shared_models.result import RunStatus
+from tests.support.hand import publish_one
 from tests.support.harness import DEADLINE, write_flow
 
 FIRST = RouteKeys("flows:first", "headrace")
@@ -59,7 +60,7 @@ async def publish(broker: Broker, event_id: str, keys: RouteKeys = FIRST) -> Non
     async with asyncio.timeout(DEADLINE):
         while True:
             try:
-                await broker.publisher.publish(keys, keys.stream, fields, event_id=event_id, meta=meta)
+                await publish_one(broker, keys, keys.stream, fields, event_id=event_id, meta=meta)
             except HeadraceError:
                 await asyncio.sleep(0.05)
             else:

@@ -16,6 +16,7 @@ from runtime.settings import RedisSettings
 from shared_models.codec import new_event_id
 from tests.integration.topology.test_cluster import produce
 from tests.support.command import headrace
+from tests.support.hand import raw
 from tests.support.harness import running, worker_settings
 from tests.support.ring import Counting, all_ended, publish, results, write_ring
 from tests.support.servers import valkey_binary
@@ -56,5 +57,5 @@ async def test_the_death_of_the_primary_under_load(tmp_path: Path) -> None:
             sentinel.kill()
         await broker.close()
         with pytest.raises(BrokerUnavailable):
-            await broker.ping()
+            await raw(broker, "PING")
         await broker.close()

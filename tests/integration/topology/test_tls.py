@@ -10,6 +10,7 @@ from runtime.broker.client import Broker
 from runtime.errors import BrokerUnavailable
 from runtime.settings import RedisSettings
 from shared_models.codec import new_event_id
+from tests.support.hand import raw
 from tests.support.harness import running
 from tests.support.ring import all_ended, publish, results, write_ring
 
@@ -35,12 +36,12 @@ async def test_a_stranger_is_refused_on_either_side(tls: tuple[int, Path], left_
     more = {"ssl_keyfile": ""} if left_out == "ssl_certfile" else {}
     broker = Broker.connect(address(*tls, **{left_out: ""}, **more), RedisSettings())
     with pytest.raises(BrokerUnavailable):
-        await broker.ping()
+        await raw(broker, "PING")
     await broker.close()
 
 
 async def test_plain_text_is_refused(tls: tuple[int, Path]) -> None:
     broker = Broker.connect(f"redis://127.0.0.1:{tls[0]}/0", RedisSettings(command_timeout=2.0))
     with pytest.raises(BrokerUnavailable):
-        await broker.ping()
+        await raw(broker, "PING")
     await broker.close()
