@@ -1,27 +1,76 @@
-"""Trouble that lasts is told a few times a minute."""
+"""Trouble that lasts is told a few times a minute, and hides no other."""
 
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 import structlog
 
-from runtime.telemetry.quiet import LINES, WINDOW, Quiet
+from runtime.telemetry import quiet as module
+from runtime.telemetry.quiet import AT_A_PLACE, OF_A_FAULT, WINDOW, Quiet
+
+AWAY = {"event": "redis.failed", "code": "redis_unavailable"}
+
+
+class Log:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.quiet = Quiet(lambda: self.now)
+        self.told: list[dict[str, Any]] = []
+
+    def warn(self, **line: Any) -> bool:
+        with contextlib.suppress(structlog.DropEvent):
+            self.told.append(dict(self.quiet(None, "warning", dict(line))))
+            return True
+        return False
 
 
 def test_the_first_lines_of_a_window_are_told_and_the_others_are_counted():
-    now = [0.0]
-    quiet = Quiet(lambda: now[0])
-    told = []
+    log = Log()
     for n in range(200):
-        now[0] = n / 10
-        with contextlib.suppress(structlog.DropEvent):
-            told.append(quiet(None, "warning", {"event": "redis.failed", "n": n}))
-    assert [line["n"] for line in told] == list(range(LINES))
-    now[0] += WINDOW
-    assert quiet(None, "warning", {"event": "redis.failed"}) == {"event": "redis.failed", "left_out": 200 - LINES}
-    assert "left_out" not in quiet(None, "warning", {"event": "redis.failed"})
+        log.now = n / 10
+        log.warn(**AWAY, step="fetch", n=n)
+    assert [line["n"] for line in log.told] == list(range(AT_A_PLACE))
+    log.now += WINDOW
+    assert log.warn(**AWAY, step="fetch")
+    assert log.told[-1]["left_out"] == 200 - AT_A_PLACE
+    assert log.warn(**AWAY, step="fetch")
+    assert "left_out" not in log.told[-1]
+
+
+def test_one_fault_at_a_hundred_places_is_ten_lines_a_minute_at_most():
+    log = Log()
+    for n in range(600):
+        log.now = n / 10
+        for route in range(100):
+            log.warn(**AWAY, route=f"r{route}", step=("fetch", "settle", "begin")[n % 3], event_id=str(n))
+        log.warn(event="loop.failed", loop="sweeper", code="redis_unavailable")
+        log.warn(event="lease.not_renewed", worker=f"w{n}", code="redis_unavailable")
+    assert OF_A_FAULT <= len(log.told) <= 10
+
+
+def test_a_second_fault_is_heard_beside_one_that_lasts():
+    log = Log()
+    for n in range(100):
+        log.warn(**AWAY, route="a", step="fetch", n=n)
+    assert log.warn(**AWAY, route="b", step="settle"), "at another place"
+    for route in range(100):
+        log.warn(**AWAY, route=f"r{route}", step="fetch")
+    assert not log.warn(**AWAY, route="c", step="fetch")
+    assert log.warn(event="redis.failed", code="broker_error", route="c", step="begin"), "of another kind"
+    assert log.warn(event="entries.repaired", route="c", entries=1)
+    assert log.warn(event="loop.failed", loop="janitor", code="group_missing")
+
+
+def test_what_was_heard_long_ago_takes_no_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "PLACES", 10)
+    log = Log()
+    for n in range(100):
+        log.now = n * 2 * WINDOW
+        log.warn(**AWAY, route=f"r{n}", step="fetch")
+        assert len(log.quiet._told) <= 12
 
 
 @pytest.mark.parametrize(
