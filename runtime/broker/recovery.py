@@ -89,7 +89,7 @@ class Recovery:
     async def audit(self, keys: RouteKeys) -> int:
         """Repair what deletion or eviction broke on a route; how many entries were mended or found lost.
 
-        Also forgets workers a day after their death, and trims what every group of a shared stream has settled.
+        Also forgets workers a day after their death, and trims what every group of the stream has settled.
         """
         repaired, start = 0, "-"
         while start:

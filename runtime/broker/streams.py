@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from runtime.broker.connection import Connection
 from runtime.broker.keys import RouteKeys
-from runtime.broker.records import number, text, texts
-from runtime.broker.scripts import call
+from runtime.broker.records import number, show, text, texts
+from runtime.broker.scripts import call, refuse
 from runtime.errors import BrokerError, BrokerUnavailable
 from shared_models.dead_letter import ErrorInfo
 
@@ -32,6 +32,14 @@ class StreamCounts:
     dead: int = 0
     oldest_waiting_ms: int | None = None
     consumers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCount:
+    """A consumer group of a stream, whoever's. ``entries``: unread by it or pending in it, at most so many."""
+
+    name: str
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,31 @@ class Streams:
             if "BUSYGROUP" not in error.message:
                 raise
         await self._connection.command("PERSIST", keys.stream)
+
+    async def groups(self, streams: Sequence[str]) -> dict[str, list[GroupCount]]:
+        """The consumer groups of each stream; none where there is no stream of that name."""
+        asked = [command for stream in streams for command in (("XINFO", "GROUPS", stream), ("XLEN", stream))]
+        replies = await self._connection.pipeline(asked)
+        found: dict[str, list[GroupCount]] = {}
+        for stream, groups, length in zip(streams, replies[::2], replies[1::2], strict=True):
+            for reply in (groups, length):
+                if isinstance(reply, BrokerUnavailable):
+                    raise reply
+            known = [] if isinstance(groups, BrokerError) else groups
+            found[stream] = [_group_count(flat, length) for flat in known]
+        return found
+
+    async def retire(self, keys: RouteKeys) -> bool:
+        """Give up a group and what is kept for it. False, and nothing was done: a worker reads with it.
+
+        Entries that only this group needed are deleted by the next audit of another. Raises GroupMissing where there
+        was no such group.
+        """
+        names = [keys.stream, keys.due, keys.leases, keys.obits, keys.blocked, keys.runs]
+        (code,) = await self._connection.run(call("retire", names, keys.group))
+        if code < 0:
+            raise refuse(code)
+        return bool(code)
 
     async def thin(self, stream: str, *, life: float) -> int:
         """Delete entries older than ``life`` seconds, unless a group reads the stream; how many there were."""
@@ -112,6 +145,15 @@ class Streams:
     async def probe_now(self, keys: RouteKeys) -> None:
         """Let the next fetch with ``probe`` have its probe at once. Nothing if the route is not blocked."""
         await self._connection.run(call("probe", [keys.blocked]))
+
+
+def _group_count(flat: Sequence[bytes | int | None], length: int) -> GroupCount:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    name, lag, pending = fields[b"name"], fields.get(b"lag"), fields[b"pending"]
+    unread = lag if isinstance(lag, int) else length  # after a deletion Redis may not know
+    return GroupCount(
+        show(name) if isinstance(name, bytes) else "", unread + (pending if isinstance(pending, int) else 0)
+    )
 
 
 def _block_info(fields: dict[str, str]) -> BlockInfo:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from runtime.cli.groups import left_behind, sentence
 from runtime.cli.options import AsJson, Flows, RedisUrl, wait_for
 from runtime.cli.output import FAILED, UNREACHABLE, say, say_json
 
@@ -54,28 +55,37 @@ def _check_all(flows: Path | None, redis_url: str | None) -> Iterator[Check]:
         yield Check("settings", "fail", error.message, "mend or unset the variable")
         return
     yield Check("settings", "ok", "every HEADRACE_ variable is known and valid")
-    yield from _redis(redis_url, settings)
+    yield from _redis(redis_url, settings, flows or settings.flows)
     yield from _engine(settings)
     yield from _flows(flows or settings.flows)
 
 
-def _redis(redis_url: str | None, settings: Settings) -> Iterator[Check]:
+def _redis(redis_url: str | None, settings: Settings, flows: Path) -> Iterator[Check]:
     from runtime.errors import BrokerUnavailable
 
     try:
-        facts = wait_for(_facts(redis_url, settings))
+        facts, groups = wait_for(_facts(redis_url, settings, flows))
     except BrokerUnavailable as error:
         yield Check("redis", "fail", error.message, "is it running, and is the address right?")
         return
     yield from judge(facts)
+    for group in groups:
+        yield Check("groups", "warn", sentence(group))
 
 
-async def _facts(redis_url: str | None, settings: Settings) -> ServerFacts:
+async def _facts(redis_url: str | None, settings: Settings, flows: Path) -> tuple[ServerFacts, list[dict[str, Any]]]:
     from runtime.broker.server import inspect
     from runtime.cli.connection import connected
+    from runtime.cli.directory import Directory
+    from runtime.errors import BrokerError
 
     async with connected(redis_url, settings) as broker:
-        return await inspect(broker)
+        facts = await inspect(broker)
+        try:
+            directory = await Directory.load(broker, flows)
+            return facts, await left_behind(broker, list(directory.routes.values()), flows)
+        except BrokerError:  # one of a cluster, or a replica: the facts say so
+            return facts, []
 
 
 def judge(facts: ServerFacts) -> Iterator[Check]:

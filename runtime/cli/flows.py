@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runtime.cli.groups import retire
 from runtime.cli.options import AsJson, Flows, RedisUrl, group, wait_for
 from runtime.cli.output import FAILED, UNREACHABLE, note, say, say_json, table
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from runtime.settings import Settings
 
 app = group("The exported flows.")
+app.command("retire")(retire)
 
 
 @app.command("list")

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.cli.groups import left_behind, sentence
 from runtime.cli.options import AsJson, Flows, RedisUrl, wait_for
 from runtime.cli.output import age, note, say, say_json, table
 
@@ -34,8 +35,11 @@ async def _status(flows: Path | None, redis_url: str | None) -> dict[str, Any]:
 
     settings = read_settings()
     async with connected(redis_url, settings) as broker:
-        directory = await Directory.load(broker, flows or settings.flows)
-        return await gather(broker, list(directory.routes.values()))
+        folder = flows or settings.flows
+        directory = await Directory.load(broker, folder)
+        entries = list(directory.routes.values())
+        found = await gather(broker, entries)
+        return {**found, "left_behind": await left_behind(broker, entries, folder)}
 
 
 async def gather(broker: Broker, entries: Sequence[RouteEntry]) -> dict[str, Any]:
@@ -99,6 +103,8 @@ def _print(found: dict[str, Any]) -> None:
     for r in found["routes"]:
         if r["reason"]:
             say(f"{r['route']}: {r['reason']}")
+    for row in found["left_behind"]:
+        say(sentence(row))
     say()
     table(
         ["worker", "started", "running", "of", "routes", "state"],

@@ -7,6 +7,7 @@ on under a new name.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import secrets
@@ -192,6 +193,8 @@ class Identity:
         snapshots = watch(self._with.registry)
         try:
             await self._apply(await anext(snapshots))
+            with contextlib.suppress(HeadraceError):
+                await self._reporter.tick()  # whoever is told that it is ready must find its routes
             if on_ready is not None:
                 on_ready(self._ready())
             if self._with.alone is not None:

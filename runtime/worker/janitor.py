@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import structlog
 
 from runtime.broker.client import Broker
@@ -14,6 +16,10 @@ from shared_models.errors import HeadraceError
 log = structlog.get_logger("headrace.worker")
 
 
+TELL_AGAIN = 3600.0
+"""Seconds until a group that nothing reads is told of again."""
+
+
 class Janitor(PeriodicLoop):
     """Audits every lane once a minute."""
 
@@ -24,6 +30,7 @@ class Janitor(PeriodicLoop):
         self._broker = broker
         self._lanes = lanes
         self._life = settings.retention.results
+        self._told: dict[tuple[str, str], float] = {}
 
     async def tick(self) -> None:
         """One round over the lanes."""
@@ -36,6 +43,30 @@ class Janitor(PeriodicLoop):
                     problem = error  # of a cluster's servers one may be away
         if problem is not None:
             raise problem
+        await self._tell_left_behind()
+
+    async def _tell_left_behind(self) -> None:
+        """Entries are deleted when every group has settled them: one that nobody reads keeps all of them for ever."""
+        lanes = {lane.keys.stream: lane for lane in self._lanes if lane.listening}
+        groups = await self._broker.streams.groups(list(lanes))
+        if all(len(found) < 2 for found in groups.values()):
+            return
+        read = {(entry.stream, entry.group) for entry in (await self._broker.fleet.routes()).values()}
+        read |= {(lane.keys.stream, lane.keys.group) for lane in self._lanes}
+        now = time.monotonic()
+        for stream, found in groups.items():
+            for group in found:
+                which = (stream, group.name)
+                if which in read or not group.entries or now < self._told.get(which, -TELL_AGAIN) + TELL_AGAIN:
+                    continue
+                self._told[which] = now
+                log.warning(
+                    "group.left_behind",
+                    stream=stream,
+                    group=group.name,
+                    entries=group.entries,
+                    hint=f"no route reads with it; give it up with: headrace flows retire {stream} {group.name}",
+                )
 
     async def _audit(self, lane: Lane) -> None:
         try:

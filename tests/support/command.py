@@ -165,8 +165,9 @@ def running(*words: str, home: Path, **environ: str) -> Iterator[Running]:
 
 
 @contextmanager
-def worker(url: str, flows: Path, home: Path, *words: str) -> Iterator[Running]:
+def worker(url: str, flows: Path, home: Path, *words: str, **environ: str) -> Iterator[Running]:
     """A `headrace worker` with the echo engine, once it is ready."""
-    with running("worker", "--flows", str(flows), "--engine", "echo", *words, home=home, REDIS_URL=url) as process:
+    words = ("worker", "--flows", str(flows), "--engine", "echo", *words)
+    with running(*words, home=home, REDIS_URL=url, **environ) as process:
         process.wait_for("ready")
         yield process

@@ -37,11 +37,10 @@ local function bury()
   end
 end
 
--- What every group has settled goes. With one group settling deletes; with more, the last that needs an entry may be
--- somebody else's, and deletes nothing.
+-- What every group has settled goes. Settling deletes, unless another group needs the entry: that one may be somebody
+-- else's, which deletes nothing, or may be gone by now.
 local function trim()
   local groups, least = redis.call('XINFO', 'GROUPS', stream), nil
-  if #groups < 2 then return end
   for _, g in ipairs(groups) do
     local lowest = g[6] > 0 and redis.call('XPENDING', stream, g[2], '-', '+', 1)[1]
     local needs = lowest and lowest[1]
