@@ -14,7 +14,7 @@ import contextvars
 import functools
 import time
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
@@ -43,6 +43,7 @@ class Clients:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._kept: OrderedDict[str, tuple[Pair, float]] = OrderedDict()
+        self._retired: deque[Pair] = deque()
         self._closing: set[asyncio.Task[None]] = set()
 
     def get(self, url: str, make: Callable[[str], Pair]) -> Pair:
@@ -63,19 +64,21 @@ class Clients:
 
     async def close(self) -> None:
         """Close all connections at once."""
-        while self._kept:
-            _, (pair, _) = self._kept.popitem()
+        for pair in (*(pair for pair, _ in self._kept.values()), *self._retired):
             await _shut(pair)
+        self._kept.clear()
+        self._retired.clear()
 
     def _retire(self, url: str) -> None:
         pair, _ = self._kept.pop(url)
         if (loop := self._loop()) is not None:
+            self._retired.append(pair)
             # Not in the context of the run that came by: it would be kept until then.
-            loop.call_later(DRAIN, self._shut_later, pair, context=contextvars.Context())
+            loop.call_later(DRAIN, self._shut_oldest, context=contextvars.Context())
 
-    def _shut_later(self, pair: Pair) -> None:
-        if (loop := self._loop()) is not None:
-            closing = loop.create_task(_shut(pair), name="http-clients:close")
+    def _shut_oldest(self) -> None:
+        if self._retired and (loop := self._loop()) is not None:
+            closing = loop.create_task(_shut(self._retired.popleft()), name="http-clients:close")
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 

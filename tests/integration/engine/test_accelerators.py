@@ -347,6 +347,8 @@ async def test_a_pair_is_used_again_until_it_is_closed_or_old(
     clients.get("http://127.0.0.2:3/v1", _pair)
     assert clients.get("http://127.0.0.2:3/v1", _pair) != second
     await first["http_async_client"].aclose()
+    await clients.close()
+    assert second["http_async_client"].is_closed, "one that is not handed out any more is closed too"
 
 
 async def test_no_cookie_goes_from_one_run_to_the_next(clients: http_clients.Clients) -> None:
