@@ -40,6 +40,16 @@ class Provider:
     extension: str | None = None
     """The distribution whose extension bundle brings the provider; None for the engine's own."""
 
+    @property
+    def key(self) -> str | None:
+        """The variable of the key that calls need."""
+        return next((v.name for v in self.variables if v.secret and v.required), None) if self.key_required else None
+
+    @property
+    def own_server(self) -> str | None:
+        """The variable that names a server of the user's own, which may want no key (OPENAI_BASE_URL)."""
+        return next((v.name for v in self.variables if v.name.endswith("_BASE_URL") and not v.required), None)
+
 
 @dataclass(frozen=True)
 class Catalog:

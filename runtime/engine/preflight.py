@@ -10,10 +10,13 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from runtime.engine.base import FlowSource, RunRequest
+from runtime.engine.catalog import Provider
 from runtime.engine.needs import Need, NeedKind
 from runtime.engine.requirements import Requirements
 from runtime.errors import EventFault, RouteFault
 from shared_models.dead_letter import ErrorInfo
+
+NO_KEY = "not-needed"
 
 _CODES = {
     NeedKind.MODEL: "model_missing",
@@ -37,6 +40,17 @@ def resolve_variables(
     given = {name: value for name, value in request.variables.items() if value.strip()}
     found = {n: v for n in names if n not in given and not reserved(n) and (v := environ.get(n, "")).strip()}
     return found | given
+
+
+def stand_in(variables: dict[str, str], names: Collection[str], providers: Iterable[Provider]) -> None:
+    """Give a key that says nothing to providers whose calls go to a server of the user's own, where none is set.
+
+    The engine asks for one in any case. A server that does want one answers 401, which names it.
+    """
+    for provider in providers:
+        key = provider.key
+        if key is not None and key in names and key not in variables and provider.own_server in variables:
+            variables[key] = NO_KEY
 
 
 def check(

@@ -181,9 +181,8 @@ class _Analysis:
 
     def _credentials(self, node: Node, model_field: str, provider: Provider) -> None:
         self.variables.update(variable.name for variable in provider.variables)
-        key = next((v for v in provider.variables if v.secret and v.required), None)
-        if key is not None and provider.key_required:
-            self._credential(node, model_field, provider, key.name, _key_fields(node, provider))
+        if provider.key is not None:
+            self._credential(node, model_field, provider, provider.key, _key_fields(node, provider))
         for variable in provider.variables:
             if variable.required and not variable.secret:
                 self._credential(node, model_field, provider, variable.name, [variable.field] if variable.field else [])
@@ -200,10 +199,12 @@ class _Analysis:
                 return
             names.update([bound] if bound else [])
         self.variables |= names
+        server = provider.own_server if name == provider.key else None
         text = (
             f"set the variable {' or '.join(sorted(names))} (in the environment, or under 'variables' in the route "
-            f"spec): {label(node)} calls {provider.name!r}"
+            f"spec){f', or {server} for a server of your own' if server else ''}: {label(node)} calls {provider.name!r}"
         )
+        names.update([server] if server else [])
         need = self._need(node, NeedKind.VARIABLE, Stage.RUN, text, name=name, field=(fields or [model_field])[0])
         self.conditions.append(Condition(need, frozenset(names), frozenset({*fields, model_field})))
 

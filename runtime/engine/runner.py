@@ -69,6 +69,7 @@ async def run_flow(
     await _load(providers)
     names = template.requirements.variables | variables_of_providers(providers, catalog.installed())
     variables = preflight.resolve_variables(request, names, is_protected_env_var)
+    preflight.stand_in(variables, names, catalog.installed().providers.values())
     tweaked = {(component, name) for component, names in fields.items() for name in names}
     preflight.check(template.requirements, template.source, request, variables=variables.keys(), tweaked=tweaked)
     preflight.check_cells(unset_cells(template.export, variables))

@@ -136,9 +136,10 @@ async def test_a_key_that_is_refused_under_load_stops_two_workers_at_once(server
 async def test_a_key_that_the_environment_lacks_and_has_after_a_restart(
     server_url, engine, tmp_path, provider, monkeypatch
 ):
-    keys = put(tmp_path, "chat", flows.llm(model=OPENAI), variables={"OPENAI_BASE_URL": provider.url})
+    keys = put(tmp_path, "chat", flows.llm(model=OPENAI))
     settings = worker_settings(probe_interval=PROBE, concurrency=8)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
     async with client(server_url) as c:
         events = [await c.send(keys.stream, {"input_value": str(n)}) for n in range(6)]
         async with running(server_url, tmp_path, engine=engine, settings=settings):
@@ -149,6 +150,7 @@ async def test_a_key_that_the_environment_lacks_and_has_after_a_restart(
         await nothing_spent(c, keys, events)
         assert provider.requests == []
         monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
         async with running(server_url, tmp_path, engine=engine, settings=settings):
             await all_complete_once(c, keys, events)
         assert {seen.key for seen in provider.chats} == {"sk-of-the-environment"}

@@ -212,6 +212,12 @@ async def test_the_chat_uses_the_model_and_the_server_that_variables_choose(exam
 
 
 @on_one_loop
+async def test_the_chat_needs_no_key_for_a_server_of_ones_own(examples, provider: stub.StubProvider):
+    assert (await examples.run("chat", "hi", OPENAI_BASE_URL=provider.url, CHAT_MODEL="m")).text == "echo: hi"
+    assert [seen.key for seen in provider.chats] == ["not-needed"]
+
+
+@on_one_loop
 async def test_the_chat_remembers_its_session_and_no_other(examples, provider: stub.StubProvider):
     provider.default = stub.Transcript()
     where = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.url, "CHAT_MODEL": "m"}
