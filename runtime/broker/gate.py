@@ -76,7 +76,7 @@ class Gate:
         who = (keys.group, claim.worker, claim.entry_id, claim.token, claim.event_id)
         rules: tuple[Argument, ...] = (max_attempts, takeover, int(wait * 1000), int(longest * 1000))
         rules += (claim.ttl_ms, claim.kept_ms(self._retention), int(probe), int(alone))
-        asked = call("begin", names, *who, *rules, *meta_fields(meta, stream=keys.stream))
+        asked = call("begin", names, *who, *rules, *meta_fields(meta, event_id=claim.event_id))
         return _grant(claim, await self._connection.run(asked))
 
 

@@ -86,4 +86,3 @@ class RunMeta:
     session_id: str | None = None
     tenant_id: str | None = None
     key: str | None = None
-    timestamp: int = 0

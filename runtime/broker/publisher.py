@@ -66,7 +66,7 @@ class Publisher:
         if all(name not in ("event_id", b"event_id") for name, _ in fields):
             # The script tells a published entry from a stranger's by this field.
             fields = [("event_id", event_id), *fields]
-        told = meta_fields(request.meta, stream=request.stream) if request.meta else []
+        told = meta_fields(request.meta, event_id=event_id) if request.meta else []
         args = (max(1, int(request.ttl * 1000)), event_id, int(self._retention.runs * 1000), "", "", len(told))
         return call("publish", names, *args, *told, *chain.from_iterable(fields))
 

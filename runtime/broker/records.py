@@ -50,19 +50,20 @@ def number(fields: Mapping[str, str], name: str) -> int | None:
         return None
 
 
-def meta_fields(meta: RunMeta, *, stream: str) -> list[str]:
-    """What a run record tells of the event beside its state: names and values in turn."""
+def meta_fields(meta: RunMeta, *, event_id: str) -> list[str]:
+    """What a run record tells of the event beside its state: names and values in turn.
+
+    What is the event's id, as most often, is not written: a record is kept for days, and there are many.
+    """
     pairs: Iterable[tuple[str, str | None]] = (
         ("route", meta.route),
-        ("stream", stream),
         ("version", meta.version),
-        ("root_id", meta.root_id),
+        ("root_id", meta.root_id if meta.root_id != event_id else None),
         ("parent_id", meta.parent_id),
-        ("step_index", str(meta.step_index)),
+        ("step_index", str(meta.step_index) if meta.step_index else None),
         ("session_id", meta.session_id),
         ("tenant_id", meta.tenant_id),
-        ("idempotency_key", meta.key),
-        ("timestamp", str(meta.timestamp)),
+        ("idempotency_key", meta.key if meta.key != event_id else None),
     )
     return [part for name, value in pairs if value is not None for part in (name, value)]
 
@@ -71,7 +72,7 @@ def run_record(fields: Mapping[str, str], *, event_id: str, stream: str) -> RunR
     """A run record from its hash. What cannot be read is left out rather than hiding the rest."""
     return RunRecord(
         event_id=event_id,
-        root_id=fields.get("root_id", ""),
+        root_id=fields.get("root_id", event_id),
         parent_id=text(fields, "parent_id"),
         step_index=number(fields, "step_index") or 0,
         route=fields.get("route", ""),
@@ -81,7 +82,7 @@ def run_record(fields: Mapping[str, str], *, event_id: str, stream: str) -> RunR
         attempts=number(fields, "attempts") or 0,
         session_id=text(fields, "session_id"),
         tenant_id=text(fields, "tenant_id"),
-        idempotency_key=text(fields, "idempotency_key"),
+        idempotency_key=text(fields, "idempotency_key") or event_id,
         version=text(fields, "version"),
         worker=text(fields, "worker"),
         queued_at=number(fields, "queued_at"),

@@ -45,11 +45,20 @@ class Runs:
     async def feed(
         self, keys: RouteKeys, event_id: str, *, after: str = "0-0", block: float | None = None, count: int = 100
     ) -> list[RunEvent]:
-        """Lines of a run's feed after the id ``after``; waits up to ``block`` seconds for the first."""
+        """Lines of a run's feed after the id ``after``; waits up to ``block`` seconds for the first.
+
+        Those of a run that has ended are in its record, once the stream is gone.
+        """
         feed = keys.feed(event_id)
-        if block is None or block <= 0:
-            found = await self._connection.command("XRANGE", feed, f"({after}", "+", "COUNT", count)
-        else:
+        found, folded = await self._connection.pipeline(
+            [("XRANGE", feed, f"({after}", "+", "COUNT", count), ("HGET", keys.run(event_id), "feed")]
+        )
+        for reply in (found, folded):
+            if isinstance(reply, BrokerError):
+                raise reply
+        if not found and folded and (told := _folded(folded, after)):
+            return told[:count]
+        if not found and block is not None and block > 0:
             command = ("XREAD", "COUNT", count, "BLOCK", max(1, int(block * 1000)), "STREAMS", feed, after)
             async with self._connection.blocking(feed) as line:
                 reply = await line.send(*command, seconds=block)
@@ -112,6 +121,21 @@ class Runs:
                 break
             start += page
         return found[:count]
+
+
+def _folded(text: bytes, after: str) -> list[RunEvent]:
+    """The lines that a record keeps, after an id."""
+    try:
+        lines = [(str(line_id), dict(zip(flat[::2], flat[1::2], strict=True))) for line_id, flat in json.loads(text)]
+    except (ValueError, TypeError):
+        return []
+    events = (_event(line_id, fields) for line_id, fields in lines if _order(line_id) > _order(after))
+    return [event for event in events if event is not None]
+
+
+def _order(line_id: str) -> tuple[int, int]:
+    milliseconds, _, sequence = line_id.partition("-")
+    return int(milliseconds), int(sequence or 0)
 
 
 def _event(line_id: str, fields: dict[str, str]) -> RunEvent | None:

@@ -216,5 +216,4 @@ def _meta(event: EventEnvelope, route: RouteEntry | None) -> RunMeta | None:
         session_id=event.session_id,
         tenant_id=event.tenant_id,
         key=event.idempotency_key,
-        timestamp=event.timestamp,
     )

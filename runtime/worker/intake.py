@@ -86,7 +86,6 @@ def _meta(active: ActiveRoute, envelope: EventEnvelope | None, event_id: str, ke
         session_id=envelope.session_id,
         tenant_id=envelope.tenant_id,
         key=key,
-        timestamp=envelope.timestamp,
     )
 
 

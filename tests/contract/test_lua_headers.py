@@ -90,7 +90,7 @@ def test_answers_are_documented(name: str) -> None:
     assert {n for n in given if n < 0} <= set(Refusal)
 
 
-@pytest.mark.parametrize("function", ["before", "drop", "park", "fence", "remember", "bound"])
+@pytest.mark.parametrize("function", ["before", "drop", "park", "fence", "remember", "bound", "fold"])
 def test_a_function_of_one_name_is_one_function(function: str) -> None:
     """There is no include step; a repeated function must not drift."""
     spelt: dict[str, list[str]] = {}

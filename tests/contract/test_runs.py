@@ -77,6 +77,38 @@ async def test_feed(broker: Broker) -> None:
     assert len(await broker.runs.feed(KEYS, "e1")) == 5
 
 
+async def test_the_feed_of_an_ended_run_is_in_its_record(broker: Broker) -> None:
+    """A stream takes 4 kB however short it is; only those who read it now need one."""
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    await hand.retry(await hand.begin(await hand.one()))
+    await line(broker, "token", '{"text":"a piece of an answer"}')
+    await hand.bury(await hand.begin(await hand.one()))
+    lines = await broker.runs.feed(KEYS, "e1")
+    assert 0 < await raw(broker, "PTTL", KEYS.feed("e1")) <= 60_000
+    await raw(broker, "DEL", KEYS.feed("e1"))  # as when that is over
+    kept = await broker.runs.feed(KEYS, "e1")
+    assert kept == [line for line in lines if line.type is not RunEventType.TOKEN]
+    assert [line.type.value for line in kept] == ["started", "retry", "started", "dead_lettered"]
+    assert await broker.runs.feed(KEYS, "e1", after=kept[1].id, block=10.0, count=1) == [kept[2]]
+    (letter,) = await broker.dead_letters.list(DEAD)
+    await broker.dead_letters.requeue(KEYS, stream=DEAD, dead_letter_id=letter.id)
+    (again,) = await broker.runs.feed(KEYS, "e1")
+    assert again.type is RunEventType.QUEUED
+    assert await broker.runs.feed(KEYS, "e1", after=again.id, block=0.01) == []
+
+
+async def test_an_ended_run_takes_little_memory(real_broker: Broker) -> None:
+    """The README's formula: a kilobyte and a half, and what the result takes; of another kilobyte for a day."""
+    hand = await Hand.ready(real_broker)
+    await send(real_broker, "0190b5a0-0000-7000-8000-000000000001")
+    attempt = await hand.begin(await hand.one())
+    await hand.complete(attempt)
+    event = attempt.claim.event_id
+    run, gate = [await raw(real_broker, "MEMORY", "USAGE", key) for key in (KEYS.run(event), KEYS.gate(event))]
+    assert (run < 2200, gate < 700) == (True, True), (run, gate)
+
+
 async def line(broker: Broker, kind: str, data: str) -> None:
     await raw(broker, "XADD", KEYS.feed("e1"), "*", "type", kind, "data", data)
 

@@ -93,6 +93,17 @@ local function tell(kind, data)
   redis.call('PEXPIRE', feed, keep)
 end
 
+-- A stream takes four kilobytes, however short it is: what the feed of an ended run tells goes into the record, and the
+-- stream when those who read it now have had it.
+local function fold()
+  local kept = {}
+  for _, line in ipairs(redis.call('XREVRANGE', feed, '+', '-', 'COUNT', 200)) do
+    if line[2][2] ~= 'token' then table.insert(kept, 1, line) end
+  end
+  redis.call('HSET', run, 'feed', cjson.encode(kept))
+  redis.call('PEXPIRE', feed, 60000)
+end
+
 -- The order of these three is proven: lease, token, pending list.
 if not alive(me) then return {-1} end
 local h = redis.call('HMGET', gate, 'state', 'token', 'entry', 'worker', 'attempts', 'event', 'due', 'cancel', 'ended',
@@ -155,6 +166,7 @@ elseif state == 'completed' or (mine and (state == 'cancelled' or (state == 'dea
     record('status', status, 'duplicate_of', first, 'ended_at', now)
     redis.call('ZADD', runs, now, event)
     tell(status, {duplicate_of = first})
+    fold()
   end
   return {4, status, first}
 else
@@ -167,6 +179,7 @@ if not fresh and mine and h[8] == '1' and state ~= 'staged' then
   redis.call('PEXPIRE', gate, ttl)
   record('status', 'cancelled', 'ended_at', now)
   tell('cancelled', {attempt = attempts})
+  fold()
   return {6}
 end
 if state == 'staged' then
@@ -207,7 +220,7 @@ if fresh then
   redis.call('HDEL', gate, 'cancel', 'ended', 'dl', 'outcome', 'staged_at')
   redis.call('HSET', gate, 'first', now)
   redis.call('HDEL', run, 'ended_at', 'duplicate_of', 'last_error', 'result', 'published', 'dead_letter',
-    'dead_letter_id')
+    'dead_letter_id', 'feed')
 end
 redis.call('HDEL', gate, 'due', 'w:' .. id)
 redis.call('HSET', gate, 'state', 'running', 'event', event, 'entry', id, 'token', token, 'worker', me,

@@ -44,6 +44,17 @@ local function drop()
   redis.call('XDEL', stream, id)
 end
 
+-- A stream takes four kilobytes, however short it is: what the feed of an ended run tells goes into the record, and the
+-- stream when those who read it now have had it.
+local function fold()
+  local kept = {}
+  for _, line in ipairs(redis.call('XREVRANGE', feed, '+', '-', 'COUNT', 200)) do
+    if line[2][2] ~= 'token' then table.insert(kept, 1, line) end
+  end
+  redis.call('HSET', run, 'feed', cjson.encode(kept))
+  redis.call('PEXPIRE', feed, 60000)
+end
+
 local mine = h[1] and h[2] == event
 if not mine and not status then return {0} end
 if mine and (h[1] == 'running' or h[1] == 'staged') then
@@ -62,5 +73,5 @@ redis.call('HDEL', run, 'due_at')
 redis.call('HSET', run, 'event_id', event, 'status', 'cancelled', 'ended_at', now)
 redis.call('PEXPIRE', run, keep)
 redis.call('XADD', feed, 'MAXLEN', '~', 1000, '*', 'type', 'cancelled', 'at', now, 'data', '{}')
-redis.call('PEXPIRE', feed, keep)
+fold()
 return {1}

@@ -60,7 +60,7 @@ local meta = {}
 for i = 7, 6 + count do meta[#meta + 1] = ARGV[i] end
 if count > 0 then redis.call('HSET', run, unpack(meta)) end
 redis.call('HDEL', run, 'ended_at', 'due_at', 'started_at', 'duplicate_of', 'last_error', 'result', 'published',
-  'dead_letter', 'dead_letter_id')
+  'dead_letter', 'dead_letter_id', 'feed')
 redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'status', 'queued', 'attempts', 0, 'queued_at', now)
 redis.call('PEXPIRE', run, math.max(keep, 2592000000))
 redis.call('ZADD', runs, now, event)

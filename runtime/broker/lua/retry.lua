@@ -78,6 +78,17 @@ local function remember(outcome)
   redis.call('HSET', gate, 'o:' .. token, outcome, 'told', table.concat(tokens, ' '))
 end
 
+-- A stream takes four kilobytes, however short it is: what the feed of an ended run tells goes into the record, and the
+-- stream when those who read it now have had it.
+local function fold()
+  local kept = {}
+  for _, line in ipairs(redis.call('XREVRANGE', feed, '+', '-', 'COUNT', 200)) do
+    if line[2][2] ~= 'token' then table.insert(kept, 1, line) end
+  end
+  redis.call('HSET', run, 'feed', cjson.encode(kept))
+  redis.call('PEXPIRE', feed, 60000)
+end
+
 local settled = fence()
 if settled ~= 1 then return {settled} end
 local status, kind, data = 'delayed', 'retry', {error = problem, due_at = now + delay}
@@ -100,4 +111,5 @@ redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'status', status, 'la
 redis.call('PEXPIRE', run, delay + keep)
 redis.call('XADD', feed, 'MAXLEN', '~', 1000, '*', 'type', kind, 'at', now, 'data', cjson.encode(data))
 redis.call('PEXPIRE', feed, delay + keep)
+if status == 'cancelled' then fold() end
 return {status == 'cancelled' and 3 or 1}
