@@ -70,12 +70,15 @@ class Fleet:
 
     async def workers(self) -> list[WorkerReport]:
         """The workers that reported lately, by name."""
-        now = await self._now()
-        gone = await self._connection.command("ZRANGEBYSCORE", FLEET_SEEN, "-inf", now)
-        if gone:
-            await self._all(("HDEL", FLEET_WORKERS, *gone), ("ZREM", FLEET_SEEN, *gone))
+        await self.prune()
         reports = _readable(_WORKER, await self._connection.command("HGETALL", FLEET_WORKERS))
         return sorted(reports, key=lambda report: report.name)
+
+    async def prune(self) -> None:
+        """Forget the workers that have not reported for too long: they ended without a word."""
+        gone = await self._connection.command("ZRANGEBYSCORE", FLEET_SEEN, "-inf", await self._now())
+        if gone:
+            await self._all(("HDEL", FLEET_WORKERS, *gone), ("ZREM", FLEET_SEEN, *gone))
 
     async def withdraw(self, worker: str) -> None:
         """Forget a worker that ends."""
@@ -91,10 +94,6 @@ class Fleet:
         """Every registered route by name."""
         entries = _readable(_ROUTE, await self._connection.command("HGETALL", FLEET_ROUTES))
         return {entry.route: entry for entry in sorted(entries, key=lambda entry: entry.route)}
-
-    async def forget(self, route: str) -> None:
-        """Forget a route; its streams stay."""
-        await self._connection.command("HDEL", FLEET_ROUTES, route)
 
     async def _all(self, *commands: tuple[str | bytes | int, ...]) -> None:
         for reply in await self._connection.pipeline(commands):

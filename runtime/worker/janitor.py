@@ -1,4 +1,4 @@
-"""The janitor repairs what operators and evictions broke, and trims run lists and results that nobody reads."""
+"""The janitor repairs what operators and evictions broke, trims run lists and results, forgets workers that are gone."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class Janitor(PeriodicLoop):
         if problem is not None:
             raise problem
         await self._tell_left_behind()
+        await self._broker.fleet.prune()
 
     async def _tell_left_behind(self) -> None:
         """Entries are deleted when every group has settled them: one that nobody reads keeps all of them for ever."""

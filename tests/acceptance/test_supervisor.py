@@ -50,7 +50,9 @@ async def test_the_entries_of_a_killed_child_run_again_at_once_and_cost_no_attem
             killed = time.clock_gettime(time.CLOCK_BOOTTIME)
             [_, again] = await started(ledger, event, 2)
             run = await c.run(KEYS, event)
+            known = {worker.pid for worker in await c.broker.fleet.workers()}
         assert again["at"] - killed < 5, "not after the lease of 15 s, but when the child was waited for"
+        assert first["pid"] not in known
         assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)
         assert await c.redis.xlen("flows:echo:results") == 1
 
