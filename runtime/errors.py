@@ -141,6 +141,12 @@ class EngineError(HeadraceError):
     code = "engine_error"
 
 
+class LoadTimeout(EngineError):
+    """Loading the flow took too long and was given up."""
+
+    code = "load_timeout"
+
+
 class FlowUnready(EngineError):
     """The flow is a valid export, but something it needs is missing here.
 

@@ -18,7 +18,7 @@ import structlog
 
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
-from runtime.engine.base import Engine, FlowSource, LoadedFlow
+from runtime.engine.base import FlowSource, LoadedFlow
 from runtime.registry.registry import Registry
 from runtime.settings import Settings
 from runtime.worker.board import Board, Slot
@@ -28,6 +28,7 @@ from runtime.worker.lanes import Lanes
 from runtime.worker.limiter import Limiter
 from runtime.worker.loop import PeriodicLoop
 from runtime.worker.loop_clock import LoopClock
+from runtime.worker.punctual import Punctual
 from runtime.worker.sweeper import Condemned
 from runtime.worker.watchdog import Watchdog
 from runtime.worker.zygote import ChildSpec
@@ -52,7 +53,7 @@ class ChildContext:
     registry: Registry
     """As the zygote has it: with the last good version of a file that is broken now."""
     only: frozenset[str]
-    engine: Engine
+    engine: Punctual
     preloaded: Mapping[str, tuple[FlowSource, LoadedFlow]]
     board: Board
     supervisor: int
@@ -111,7 +112,8 @@ async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext, cloc
 
 
 async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, told: Told, clock: LoopClock) -> int:
-    settings, engine = context.settings, context.engine
+    settings = context.settings
+    engine = context.engine.telling(lambda step: channel.tell({"step": step}))
     route = spec.exclusive or (spec.alone[0] if spec.alone else None)
     await engine.prepare(concurrency=settings.worker.concurrency)
 

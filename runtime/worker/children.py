@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runtime.broker.keys import RouteKeys
-from runtime.worker.board import Slot
+from runtime.worker.board import Slot, boot_time
 from runtime.worker.channel import Channel, Message
 from runtime.worker.zygote import ChildSpec
 
@@ -32,8 +32,13 @@ class Child:
     recycling: bool = False
     unrenewed: bool = False
     """The last renewal did not succeed, and that was told."""
+    step: str = ""
+    """What it is at, of that which should end soon: a load, say."""
+    step_since: float = 0.0
+    """When that began (boot clock)."""
+    killed: bool = False
     blame: tuple[str, ...] | None = None
-    """Whose attempts its death is charged to; None: everybody's that ran."""
+    """Whose attempts its death is charged to; None: it may be the doing of any that ran."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -51,8 +56,13 @@ class Child:
         """Whether it is one of the processes that a worker was asked for: neither for one route nor for one entry."""
         return not self.runs_alone and self.spec.exclusive is None
 
+    def is_at(self, step: str) -> None:
+        """Note what it is at."""
+        self.step, self.step_since = step, boot_time()
+
     def kill(self) -> None:
         """Send SIGKILL."""
+        self.killed = True
         if self.pid:  # 0, where the zygote has not forked it yet, would mean this process's own group
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)  # works on a stopped process too

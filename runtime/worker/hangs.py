@@ -1,4 +1,4 @@
-"""Hangs: a child whose loop does not turn is killed; the run that holds it up is charged, the others are not."""
+"""Hangs: a child that stands still is killed, in its start as well as later."""
 
 from __future__ import annotations
 
@@ -6,30 +6,42 @@ import asyncio
 
 import structlog
 
+from runtime.settings import WorkerSettings
+from runtime.worker.board import boot_time
 from runtime.worker.children import Child, Children
+from runtime.worker.punctual import STEP_MARGIN
 
 log = structlog.get_logger("headrace.worker")
 
 
 class Hangs:
-    """Looks at every child's beat."""
+    """Looks at every child's beat, and at the steps that it tells of."""
 
-    def __init__(self, children: Children, limit: float) -> None:
+    def __init__(self, children: Children, settings: WorkerSettings) -> None:
         self._children = children
-        self._limit = limit
+        self._limit = settings.hang_timeout
+        self._start_limit = settings.start_timeout
 
     async def run(self) -> None:
-        """Look again and again; ``limit`` seconds without a turn are too many."""
+        """Look again and again."""
         while True:
-            await asyncio.sleep(min(1.0, self._limit / 4))
+            await asyncio.sleep(min(1.0, self._limit / 4, self._start_limit / 4))
             for child in self._children:
-                self._look(child)
+                if not child.killed:
+                    self._look(child)
 
     def _look(self, child: Child) -> None:
-        beat = child.slot.ages[0]
-        if child.reading is None or beat < self._limit or child.blame is not None:
-            return
-        blamed = child.slot.blamed
-        child.blame = (blamed,) if blamed else ()
-        log.error("child.hangs", worker=child.name, pid=child.pid, seconds=round(beat, 1), blamed=blamed)
+        if child.step:
+            # A load may hold the loop up for long, and none of the runs beside it can help that.
+            if (seconds := boot_time() - child.step_since) > self._start_limit + STEP_MARGIN:
+                child.blame = ()
+                self._kill(child, seconds, step=child.step)
+        elif (beat := child.slot.ages[0]) > (self._limit if child.reading else self._start_limit):
+            # The run that holds the loop up is charged, the others are not. Where nobody was seen, a thread may hold
+            # the interpreter itself: all run again alone, and it is found out.
+            child.blame = (child.slot.blamed,) if child.slot.blamed else None
+            self._kill(child, beat, blamed=child.slot.blamed)
+
+    def _kill(self, child: Child, seconds: float, **more: str) -> None:
+        log.error("child.hangs", worker=child.name, pid=child.pid, seconds=round(seconds, 1), **more)
         child.kill()

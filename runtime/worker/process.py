@@ -17,6 +17,7 @@ import structlog
 from runtime.broker.client import Broker
 from runtime.engine.base import Engine, FlowSource, LoadedFlow
 from runtime.registry.registry import Registry
+from runtime.registry.snapshot import Snapshot
 from runtime.settings import Settings
 from runtime.worker import child, zygote
 from runtime.worker.board import Board
@@ -25,6 +26,7 @@ from runtime.worker.identity import Identity, OnReady, ReadyReport, Resources, n
 from runtime.worker.lanes import Lanes
 from runtime.worker.lease import LeaseKeeper
 from runtime.worker.limiter import Limiter
+from runtime.worker.punctual import Punctual, Step
 from runtime.worker.route_book import flow_source, sources
 from runtime.worker.supervisor import OnReading, Supervisor
 from runtime.worker.zygote import STOPS, ChildSpec
@@ -69,6 +71,7 @@ class Worker:
                 self.settings,
                 redis_url=self.redis_url,
                 control=ours,
+                zygote=pid,
                 board=board,
                 flows=self.flows,
                 only=self.only,
@@ -89,8 +92,14 @@ def _zygote(worker: Worker, control: socket.socket, board: Board) -> int:
     registry = Registry(worker.flows)
     supervisor = os.getppid()
 
-    def preload() -> Mapping[str, Any]:
-        preloaded.update(asyncio.run(_preload(worker, registry)))
+    engine = Punctual(worker.engine, limit=worker.settings.worker.start_timeout, step=lambda _: None)
+
+    def preload(step: Step) -> Mapping[str, Any]:
+        nonlocal engine
+        step("reading the flows folder")
+        snapshot = registry.rescan()
+        engine = engine.telling(step)
+        preloaded.update(asyncio.run(_preload(worker, engine, snapshot)))
         return {"loaded": len(preloaded)}
 
     def child_main(spec: ChildSpec, sock: socket.socket) -> int:
@@ -99,7 +108,7 @@ def _zygote(worker: Worker, control: socket.socket, board: Board) -> int:
             redis_url=worker.redis_url,
             registry=registry,
             only=worker.only,
-            engine=worker.engine,
+            engine=engine,
             preloaded=preloaded,
             board=board,
             supervisor=supervisor,
@@ -119,21 +128,20 @@ def _zygote(worker: Worker, control: socket.socket, board: Board) -> int:
         return EXIT_FAILED
 
 
-async def _preload(worker: Worker, registry: Registry) -> dict[str, tuple[FlowSource, LoadedFlow]]:
+async def _preload(worker: Worker, engine: Engine, snapshot: Snapshot) -> dict[str, tuple[FlowSource, LoadedFlow]]:
     """Load every flow once, for all children to share. One that cannot be loaded is told of by the children."""
-    snapshot = registry.rescan()
-    await worker.engine.prepare(concurrency=worker.settings.worker.concurrency)
-    worker.engine.set_siblings(sources(snapshot.routes))
+    await engine.prepare(concurrency=worker.settings.worker.concurrency)
+    engine.set_siblings(sources(snapshot.routes))
     loaded = {}
     for name, route in snapshot.routes.items():
         if worker.only and name not in worker.only:
             continue
         source = flow_source(route)
         try:
-            loaded[name] = (source, await worker.engine.load(source))
+            loaded[name] = (source, await engine.load(source))
         except HeadraceError as error:
             log.debug("route.not_preloaded", route=name, code=error.code)
-    await worker.engine.close()
+    await engine.close()
     return loaded
 
 

@@ -45,6 +45,8 @@ EXIT_FAILED = 1
 EXIT_ZYGOTE_GONE = 4
 EXIT_CHILDREN_FAIL = 5
 """Children ended again and again before they read anything."""
+EXIT_ZYGOTE_HUNG = 6
+"""The zygote stood still: in its start, which the log names, or later."""
 
 STEADY = 30.0
 """Seconds after which a child that ends has not failed at its start."""
@@ -71,6 +73,7 @@ class Supervisor:
         *,
         redis_url: str,
         control: socket.socket,
+        zygote: int,
         board: Board,
         flows: Path,
         only: frozenset[str] = frozenset(),
@@ -83,7 +86,7 @@ class Supervisor:
         self._only = only
         self._on_reading = on_reading
         self._children = Children()
-        self._zygote = ZygoteLink(control, forked=self._forked, exited=self._exited)
+        self._zygote = ZygoteLink(control, zygote, forked=self._forked, exited=self._exited)
         self._renewals = Renewals(self._broker, self._children, settings.worker.lease)
         self._hand_on = HandOn(self._broker, self._children)
         self._outlook = Outlook(self._broker, self._children, self._renewals, settings.worker)
@@ -117,7 +120,7 @@ class Supervisor:
                 self._changed.clear()
             if self._zygote.gone.is_set() and not self._drain.is_set():
                 log.error("zygote.gone")
-                self._exit = EXIT_ZYGOTE_GONE
+                self._exit = EXIT_ZYGOTE_HUNG if self._zygote.hung else EXIT_ZYGOTE_GONE
             await self._end_children()
         finally:
             await self._roles.end(KILL_MARGIN)
@@ -127,7 +130,8 @@ class Supervisor:
 
     def _begin_roles(self) -> None:
         self._roles.begin(self._renewals.run(), "renewals")
-        self._roles.begin(Hangs(self._children, self._settings.hang_timeout).run(), "hangs")
+        self._roles.begin(Hangs(self._children, self._settings).run(), "hangs")
+        self._roles.begin(self._zygote.watch(self._settings.start_timeout), "zygote")
         self._roles.begin(self._outlook.run(), "outlook")
         self._roles.begin(self._watch_folder(), "folder")
         self._roles.begin(self._await_orphans(), "orphans")
@@ -218,6 +222,8 @@ class Supervisor:
             return {"ok": await self._renewals.renew(child)}
         if "reading" in message:
             self._reads(child, message["reading"])
+        if "step" in message:
+            child.is_at(message["step"])
         if "recycling" in message:
             child.recycling = True
             self._changed.set()
@@ -259,7 +265,7 @@ class Supervisor:
             "child.ended", worker=child.name, pid=child.pid, how=_how(status), lived=round(lived, 1)
         )
         if not expected:
-            self._failed_starts += child.reading is None and lived < STEADY
+            self._failed_starts += child.reading is None and (lived < STEADY or child.killed)
             self._short_lives = self._short_lives + 1 if lived < STEADY else 0
             self._roles.errand(self._hand_on.all_of(child), f"hand-on:{child.name}")
         self._roles.errand(child.channel.close(), f"close:{child.name}")

@@ -35,9 +35,9 @@ class ChildSpec:
     exclusive: str | None = None
     """The one route that this process is for."""
 
-    def dump(self) -> bytes:
+    def message(self) -> dict[str, Any]:
         """As it goes through the control socket."""
-        return json.dumps({"fork": asdict(self)}).encode()
+        return {"fork": asdict(self)}
 
 
 ChildMain = Callable[[ChildSpec, socket.socket], int]
@@ -47,11 +47,14 @@ ChildMain = Callable[[ChildSpec, socket.socket], int]
 def run(
     control: socket.socket,
     *,
-    preload: Callable[[], Mapping[str, Any]],
+    preload: Callable[[Callable[[str], None]], Mapping[str, Any]],
     before_fork: Callable[[], object],
     child_main: ChildMain,
 ) -> int:
-    """Serve the supervisor at the other end of ``control`` until it hangs up. Returns the exit code."""
+    """Serve the supervisor at the other end of ``control`` until it hangs up. Returns the exit code.
+
+    ``preload`` is given what tells the supervisor which step it is at.
+    """
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -59,7 +62,7 @@ def run(
     wake, awake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(awake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    _tell(control, {"ready": dict(preload())})
+    _tell(control, {"ready": dict(preload(lambda step: _tell(control, {"step": step})))})
     # What is alive now is alive for ever: out of the collector's sight, so that it neither scans it (half a second a
     # time) nor dirties the pages that the children share.
     gc.collect()
@@ -74,9 +77,14 @@ def run(
             message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 1)
             if not message:
                 return 0
+            asked = json.loads(message)
+            if "ping" in asked:
+                _tell(control, {"pong": asked["ping"]})
+                continue
+            _tell(control, {"step": "reading the flows folder"})
             before_fork()
-            spec = ChildSpec(**_spec(json.loads(message)["fork"]))
-            _fork(control, spec, descriptors[0], (wake, awake), child_main)
+            _tell(control, {"step": ""})
+            _fork(control, ChildSpec(**_spec(asked["fork"])), descriptors[0], (wake, awake), child_main)
 
 
 def die_with_parent(number: int) -> None:

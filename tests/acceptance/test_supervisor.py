@@ -93,6 +93,20 @@ async def test_a_loop_that_hangs_is_killed_and_only_the_culprit_is_charged(serve
         assert (other.status, other.attempts) == (RunStatus.COMPLETED, 1)
 
 
+async def test_one_that_holds_the_interpreter_from_a_thread_is_found_out(server_url, flows, ledger):
+    """Nobody can be seen then: those beside it lose no attempt, and it does not run for ever."""
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1, concurrency=5, hang_timeout=1.5):
+            beside = await c.send("flows:echo", {"input_value": "ok", "sleep": 0.8})
+            await started(ledger, beside)
+            culprit = await c.send("flows:echo", {"hold": 600})
+            run = await c.run(KEYS, culprit, timeout=60)
+            other = await c.run(KEYS, beside, timeout=60)
+        assert (run.status, run.dead_letter and run.dead_letter.code) == (RunStatus.DEAD_LETTERED, "worker_died")
+        assert len(starts(ledger, culprit)) <= 4
+        assert (other.status, other.attempts) == (RunStatus.COMPLETED, 1)
+
+
 async def test_a_component_that_blocks_the_loop_is_interrupted_at_its_timeout(server_url, flows, ledger):
     """The run fails as a timeout; the process, and what runs beside it, live on."""
     write_flow(flows, "slow", spec={"timeout": "1s", "retry": {"max_attempts": 1}})
@@ -274,3 +288,53 @@ async def test_a_new_child_keeps_the_last_good_version_of_a_broken_file(server_u
             worker.wait_for("child.reading", count=2)
             event = await c.send("flows:echo", {"input_value": "x"})
             assert (await c.run(KEYS, event)).status is RunStatus.COMPLETED
+
+
+async def test_a_flow_whose_load_never_ends_is_unready_and_holds_up_no_other(server_url, flows, ledger):
+    write_flow(flows, "stuck")
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1, start_timeout=0.5) as worker:
+            worker.wait_for("flow.load_given_up")
+            event = await c.send("flows:echo", {"input_value": "x"})
+            assert (await c.run(KEYS, event)).status is RunStatus.COMPLETED
+            route = (await c.broker.fleet.routes())["stuck"]
+            assert not route.ready
+            assert "took longer than 0.5 s" in route.reason
+            [pid] = worker.children()
+            os.kill(pid, signal.SIGKILL)
+            worker.wait_for("child.reading", count=2)
+            assert len([line for line in worker.lines if "flow.load_given_up" in line]) == 1
+
+
+def test_a_start_that_stands_still_ends_the_worker_and_names_the_flow(server_url, flows, ledger):
+    write_flow(flows, "frozen")
+    with worker_process(server_url, flows, ledger, reading=0, processes=1, start_timeout=0.5) as worker:
+        [line] = worker.wait_for("zygote.hangs")
+        assert "loading the flow frozen" in line
+        assert worker.ended_with(timeout=15) == 6
+
+
+async def test_a_child_that_stands_still_in_a_load_is_killed_and_its_runs_lose_nothing(server_url, flows, ledger):
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1, start_timeout=0.5) as worker:
+            event = await c.send("flows:echo", {"input_value": "x", "sleep": 1.5})
+            await started(ledger, event)
+            frozen = write_flow(flows, "frozen")
+            [line, *_] = worker.wait_for("child.hangs")
+            assert "loading the flow frozen" in line
+            frozen.unlink()
+            run = await c.run(KEYS, event)
+            assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)
+
+
+async def test_a_zygote_that_answers_no_more_ends_the_worker_without_losing_an_event(server_url, flows, ledger):
+    patch = {"runtime.worker.zygote_link.PING": 0.3}
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1, start_timeout=1, patch=patch) as worker:
+            event = await c.send("flows:echo", {"input_value": "x", "sleep": 2.0})
+            await started(ledger, event)
+            os.kill(worker.zygote, signal.SIGSTOP)
+            worker.wait_for("zygote.hangs")
+            assert worker.ended_with(timeout=15) == 6
+        run = await c.run(KEYS, event)
+        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -29,7 +30,10 @@ from shared_models.dead_letter import ErrorInfo
 
 class LedgerEngine(EchoEngine):
     """Echo that writes the ledger. The payload may ask to ``exit``, ``segv``, ``block`` (s), ``sleep`` (s), to
-    take ``naps``, to ``swallow`` its cancellation or to fail."""
+    take ``naps``, to ``swallow`` its cancellation or to fail.
+
+    ``hold`` (s) holds the interpreter itself, from a thread. Loading the routes ``stuck`` and ``frozen`` never ends.
+    """
 
     def __init__(self, ledger: str, *, loads: float = 0.0) -> None:
         self._ledger = ledger
@@ -39,6 +43,13 @@ class LedgerEngine(EchoEngine):
         if self._loads:
             print("loading", flush=True)
             time.sleep(self._loads)  # as an import does: nothing else runs meanwhile
+
+    async def load(self, source):
+        if source.route == "stuck":
+            await asyncio.Event().wait()
+        if source.route == "frozen":
+            time.sleep(600)
+        return await super().load(source)
 
     async def run(self, flow, request, history, emit):
         self._write("start", request)
@@ -52,6 +63,8 @@ class LedgerEngine(EchoEngine):
                 await asyncio.sleep(3600)
         for _ in range(int(payload.get("naps", 0))):
             await asyncio.sleep(0.1)  # as a run that talks to others: it needs many turns of the loop
+        if (seconds := payload.get("hold")) is not None:
+            await asyncio.to_thread(ctypes.PyDLL(None).sleep, int(seconds))  # without letting the interpreter go
         if (seconds := payload.get("block")) is not None:
             self._block(float(seconds))
         if request.attempt <= int(payload.get("fail_first", 0)):
@@ -92,8 +105,10 @@ def starts(path: Path, event: str | None = None) -> list[dict[str, Any]]:
 class WorkerProcess:
     """A worker with the ledger engine, as a process group of its own."""
 
-    def __init__(self, url: str, flows: Path, ledger: Path, worker: Mapping[str, Any]) -> None:
-        asked = {"url": url, "flows": str(flows), "ledger": str(ledger), "worker": dict(worker)}
+    def __init__(
+        self, url: str, flows: Path, ledger: Path, worker: Mapping[str, Any], patch: Mapping[str, Any]
+    ) -> None:
+        asked = {"url": url, "flows": str(flows), "ledger": str(ledger), "worker": dict(worker), "patch": dict(patch)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.ledger", json.dumps(asked)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -107,6 +122,11 @@ class WorkerProcess:
     def pid(self) -> int:
         """The supervisor's."""
         return self._process.pid
+
+    @property
+    def zygote(self) -> int:
+        """The zygote's pid."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()[0])
 
     @property
     def ended(self) -> int | None:
@@ -135,6 +155,10 @@ class WorkerProcess:
     def kill_all(self, number: int = signal.SIGKILL) -> None:
         """Send it to the whole group: what the end of a pod looks like."""
         os.killpg(self.pid, number)
+
+    def ended_with(self, timeout: float = 30.0) -> int:
+        """The exit code, once it has ended by itself."""
+        return self._process.wait(timeout)
 
     def end(self, timeout: float = 30.0) -> int:
         """SIGTERM; the exit code."""
@@ -165,11 +189,17 @@ class WorkerProcess:
 
 @contextmanager
 def worker_process(
-    url: str, flows: Path, ledger: Path, *, reading: int | None = None, **worker: Any
+    url: str,
+    flows: Path,
+    ledger: Path,
+    *,
+    reading: int | None = None,
+    patch: Mapping[str, Any] | None = None,
+    **worker: Any,
 ) -> Iterator[WorkerProcess]:
-    """A worker, from when all of its children read."""
+    """A worker, from when all of its children read. ``patch`` sets constants, by their dotted names."""
     fast = {"lease": 3.0, "sweep_interval": 0.3, "reconcile_interval": 0.5, "poll_interval": 0.2, "grace": 5.0}
-    process = WorkerProcess(url, flows, ledger, {**fast, **worker})
+    process = WorkerProcess(url, flows, ledger, {**fast, **worker}, patch or {})
     try:
         count = worker.get("processes", 1) if reading is None else reading
         if count:
@@ -197,6 +227,9 @@ def main() -> int:
     logs.configure(LogSettings(format="console"))
     engine = LedgerEngine(asked["ledger"], loads=asked["worker"].pop("loads", 0.0))
     execution.CANCEL_GRACE = asked["worker"].pop("cancel_grace", execution.CANCEL_GRACE)
+    for name, value in asked["patch"].items():
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(module), constant, value)
     settings = Settings(worker=WorkerSettings(**asked["worker"]))
     return Worker(settings, asked["url"], Path(asked["flows"]), engine).run()
 
