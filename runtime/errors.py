@@ -63,6 +63,16 @@ class BrokerUnavailable(BrokerError):
     retryable = True
 
 
+class AccessDenied(BrokerUnavailable):
+    """Redis does not let this user in, or it cannot be trusted: a password, a certificate."""
+
+
+class ServerUnfit(BrokerError):
+    """The server can never serve a worker as it is; waiting does not help."""
+
+    code = "redis_unfit"
+
+
 class GroupMissing(BrokerError):
     """The stream or its consumer group does not exist."""
 

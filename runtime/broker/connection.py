@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
 from runtime.broker.scripts import Argument, Call
-from runtime.errors import BrokerError, BrokerUnavailable, GroupMissing
+from runtime.errors import AccessDenied, BrokerError, BrokerUnavailable, GroupMissing
 
 CONNECTIONS = 16
 """Commands in flight at once to one server; more wait their turn. Each takes tens of microseconds there."""
@@ -25,9 +25,12 @@ CONNECTIONS = 16
 BLOCKING_MARGIN = 5.0
 """Seconds that a blocking read may take beyond its block time before the connection counts as dead."""
 
+_DENIED = ("NOAUTH", "WRONGPASS")
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+
 _MOMENTARY = (
     "OOM", "LOADING", "READONLY", "MISCONF", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "FAILOVER",
-    "NOAUTH", "WRONGPASS", "UNKILLABLE",
+    "UNKILLABLE", *_DENIED,
 )  # fmt: skip
 """Codes of replies that the same call may not get later: the server cannot do it now."""
 
@@ -208,8 +211,16 @@ def _translate(error: Exception) -> BrokerError:
     if text.startswith(("NOGROUP", "UNBLOCKED")):
         return GroupMissing(text)
     if not isinstance(error, exceptions.ResponseError) or isinstance(error, _CLASSES) or text.startswith(_MOMENTARY):
-        return BrokerUnavailable(f"Redis cannot be used now: {text}")
+        return _unavailable(error, text)
     return BrokerError(f"Redis refused a command: {text}")
+
+
+def _unavailable(error: Exception, text: str) -> BrokerUnavailable:
+    if isinstance(error, exceptions.AuthenticationError) or text.startswith(_DENIED):
+        return AccessDenied(f"Redis does not let this user in: {text}")
+    if _UNTRUSTED in text:
+        return AccessDenied(f"Redis cannot be trusted: {text}")
+    return BrokerUnavailable(f"Redis cannot be used now: {text}")
 
 
 def _moved(error: exceptions.AskError, text: str) -> Moved:

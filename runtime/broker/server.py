@@ -7,9 +7,14 @@ from dataclasses import dataclass, field
 
 from runtime.broker.client import Broker
 from runtime.broker.cluster import Cluster
-from runtime.errors import BrokerError, BrokerUnavailable
+from runtime.errors import AccessDenied, BrokerError, BrokerUnavailable, ServerUnfit
+
+OLDEST = (7, 0)
+"""The first version of Redis that can be used. Every Valkey can."""
 
 SETTINGS = ("maxmemory-policy", "maxmemory", "appendonly", "appendfsync", "save", "timeout", "cluster-enabled")
+
+_PROBE = "#!lua flags=allow-oom\nreturn 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,37 @@ async def inspect(broker: Broker) -> ServerFacts:
     )
 
 
+async def admit(broker: Broker) -> None:
+    """Whether a worker can live on this server, as far as it shows before the first lease.
+
+    Raises ServerUnfit, with the reason in one line, where waiting does not help: no access, no scripts, an old version,
+    one server of a cluster that was not addressed so. Raises BrokerUnavailable where it may help.
+    """
+    try:
+        await broker.ping()
+        text = await broker.connection.command("INFO", "server") + await broker.connection.command("INFO", "cluster")
+        info = _lines(text.decode("utf-8", "replace"))
+    except AccessDenied as error:
+        raise ServerUnfit(error.message) from error
+    except BrokerUnavailable:
+        raise
+    except BrokerError as error:
+        if "DB index" in error.message:
+            raise ServerUnfit(error.message) from error
+        info = {}  # it need not let us look
+    version = info.get("redis_version", "")
+    if "valkey_version" not in info and version and tuple(map(int, version.split(".")[:2])) < OLDEST:
+        raise ServerUnfit(f"this is Redis {version}; Headrace needs Redis 7.0 or later, or Valkey")
+    if info.get("cluster_enabled") == "1" and not isinstance(broker.connection, Cluster):
+        raise ServerUnfit("this server is one of a cluster; write redis+cluster://host:port")
+    try:
+        await broker.connection.command("EVAL", _PROBE, 0)
+    except BrokerUnavailable:
+        raise
+    except BrokerError as error:
+        raise ServerUnfit(f"a worker cannot run its scripts here: {error.message}") from error
+
+
 async def key_type(broker: Broker, key: str) -> str:
     """What a key holds: ``stream``, another type's name, or ``none``."""
     reply = await broker.connection.command("TYPE", key)
@@ -67,7 +103,7 @@ async def _settings(broker: Broker) -> Mapping[str, str] | None:
 
 async def _runs_scripts(broker: Broker) -> bool:
     try:
-        return bool(await broker.connection.command("EVAL", "#!lua flags=allow-oom\nreturn 1", 0) == 1)
+        return bool(await broker.connection.command("EVAL", _PROBE, 0) == 1)
     except BrokerUnavailable:
         raise
     except BrokerError:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from runtime.broker.server import ServerFacts
     from runtime.settings import Settings
 
-OLDEST_SERVER = (7, 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -90,9 +88,11 @@ async def _facts(redis_url: str | None, settings: Settings, flows: Path) -> tupl
 
 def judge(facts: ServerFacts) -> Iterator[Check]:
     """What the server's account of itself means for us."""
+    from runtime.broker.server import OLDEST
+
     version = ".".join(map(str, facts.version))
     yield Check("redis", "ok", f"{facts.product} {version} answers")
-    if facts.product == "Redis" and facts.version[:2] < OLDEST_SERVER:
+    if facts.product == "Redis" and facts.version[:2] < OLDEST:
         yield Check("redis version", "fail", version, "Redis 7.0 or later, or Valkey, is needed")
     yield Check("redis topology", "fail" if facts.clustered else "ok", *_topology(facts))
     if facts.role == "slave":

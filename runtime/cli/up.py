@@ -120,9 +120,10 @@ class Whole:
             say("draining: what runs is finished, then everything ends")
             return 0
         if parts["worker"].done():
-            note(f"headrace: the worker has ended by itself ({_how(parts['worker'].result())}); so everything ends")
-        else:
-            note(f"headrace: Valkey has ended by itself (see the log in {self._settings.data}); so everything ends")
+            code: int = parts["worker"].result()
+            note(f"headrace: the worker has ended by itself ({_how(code)}); so everything ends")
+            return code if code > 0 else FAILED
+        note(f"headrace: Valkey has ended by itself (see the log in {self._settings.data}); so everything ends")
         return FAILED
 
     async def _valkey_gone(self) -> None:

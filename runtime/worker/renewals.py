@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -16,12 +17,16 @@ log = structlog.get_logger("headrace.worker")
 
 
 class Renewals:
-    """Renews; kills a child whose name Redis has declared dead."""
+    """Renews; kills a child whose name Redis has declared dead. ``refused`` is told why not even the first succeeds."""
 
-    def __init__(self, broker: Broker, children: Children, lease: float) -> None:
+    def __init__(
+        self, broker: Broker, children: Children, lease: float, *, refused: Callable[[HeadraceError], None]
+    ) -> None:
         self._broker = broker
         self._children = children
         self._lease = lease
+        self._refused = refused
+        self._renewed = False
         self.answered = 0.0
         """When Redis last answered (boot clock)."""
 
@@ -55,8 +60,10 @@ class Renewals:
             told = log.debug if child.unrenewed else log.warning
             told("lease.not_renewed", worker=child.name, code=getattr(error, "code", "timeout"), error=str(error))
             child.unrenewed = True
+            if isinstance(error, HeadraceError) and not error.retryable and not self._renewed:
+                self._refused(error)
             return False
-        child.unrenewed = False
+        child.unrenewed, self._renewed = False, True
         self.answered = boot_time()
         if LeaseState.DEAD in states:
             # It was declared dead while this supervisor was away: others have its entries.

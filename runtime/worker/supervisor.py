@@ -21,6 +21,8 @@ import structlog
 
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
+from runtime.broker.server import admit
+from runtime.errors import ServerUnfit
 from runtime.registry.registry import Registry
 from runtime.registry.watch import watch
 from runtime.settings import Settings
@@ -37,6 +39,7 @@ from runtime.worker.roles import Roles
 from runtime.worker.suspects import Suspects
 from runtime.worker.zygote import STOPS, ChildSpec
 from runtime.worker.zygote_link import ZygoteLink
+from shared_models.errors import HeadraceError
 
 log = structlog.get_logger("headrace.worker")
 
@@ -45,6 +48,8 @@ EXIT_FAILED = 1
 EXIT_ZYGOTE_GONE = 4
 EXIT_CHILDREN_FAIL = 5
 """Children ended again and again before they read anything."""
+EXIT_REDIS_UNFIT = 7
+"""Redis can never serve this worker as it is, and the log says why."""
 EXIT_ZYGOTE_HUNG = 6
 """The zygote stood still: in its start, which the log names, or later."""
 
@@ -87,12 +92,13 @@ class Supervisor:
         self._on_reading = on_reading
         self._children = Children()
         self._zygote = ZygoteLink(control, zygote, forked=self._forked, exited=self._exited)
-        self._renewals = Renewals(self._broker, self._children, settings.worker.lease)
+        self._renewals = Renewals(self._broker, self._children, settings.worker.lease, refused=self._unfit)
         self._hand_on = HandOn(self._broker, self._children)
         self._outlook = Outlook(self._broker, self._children, self._renewals, settings.worker)
         self._suspects: Suspects[Child] = Suspects()
         self._roles = Roles(self._role_failed)
         self._exclusive: frozenset[str] = frozenset()
+        self._admitted = asyncio.Event()
         self._folder_known = asyncio.Event()
         self._drain = asyncio.Event()
         self._changed = asyncio.Event()
@@ -111,7 +117,7 @@ class Supervisor:
         self._zygote.open()
         self._begin_roles()
         try:
-            for known in (self._zygote.ready, self._folder_known):
+            for known in (self._zygote.ready, self._folder_known, self._admitted):
                 await self._first(known, self._drain, self._zygote.gone)
             self._outlook.begins()
             while not self._drain.is_set() and not self._zygote.gone.is_set():
@@ -134,6 +140,7 @@ class Supervisor:
         self._roles.begin(self._zygote.watch(self._settings.start_timeout), "zygote")
         self._roles.begin(self._outlook.run(), "outlook")
         self._roles.begin(self._watch_folder(), "folder")
+        self._roles.begin(self._be_admitted(), "admission")
         self._roles.begin(self._await_orphans(), "orphans")
         if (port := self._settings.probe_port) is not None:
             self._roles.begin(ProbeServer(self._settings.probe_host, port, self.view).run(), "probes")
@@ -148,6 +155,29 @@ class Supervisor:
         self._drain.set()
         for child in self._children:
             child.channel.tell({"hurry": True} if hurry else {"drain": True})
+
+    async def _be_admitted(self) -> None:
+        """Wait for Redis, however long it is away; end the worker where it is there and waiting does not help."""
+        tries = 0
+        while not self._drain.is_set():
+            try:
+                await admit(self._broker)
+            except ServerUnfit as error:
+                self._unfit(error)
+                return
+            except HeadraceError as error:
+                tries += 1
+                log.warning("redis.failed", step="first contact", code=error.code, error=error.message)
+                await asyncio.sleep(min(2.0, 0.1 * 2 ** min(tries, 5)))
+            else:
+                self._admitted.set()
+                return
+
+    def _unfit(self, error: HeadraceError) -> None:
+        if not self._drain.is_set():
+            log.error("worker.not_started", code=error.code, error=error.message)
+            self._exit = EXIT_REDIS_UNFIT
+            self._drain.set()
 
     async def _end_children(self) -> None:
         """Drain every child, and kill what does not end in its time."""
