@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from runtime.broker.embedded import EmbeddedValkey
     from runtime.settings import Settings
 
-MARGIN = 15.0
-"""Seconds beyond the grace period after which a worker that does not end is killed: it has writes to finish."""
-
 
 def up(
     *,
@@ -188,15 +185,17 @@ class Whole:
         sys.stdout.flush()
 
     async def _end_worker(self) -> None:
-        """Drain the worker; kill it where it does not end within the grace period and a margin."""
+        """Drain the worker; kill it where it does not end in its time."""
         import asyncio
+
+        from runtime.worker import deadlines
 
         worker = self._worker
         if worker is None or worker.returncode is not None:
             return
         worker.terminate()
         try:
-            async with asyncio.timeout(self._settings.worker.grace + MARGIN):
+            async with asyncio.timeout(deadlines.of_up(self._settings.worker.grace)):
                 await worker.wait()
         except TimeoutError:
             note("headrace: the worker did not end in time and is killed; its entries go to the next worker")

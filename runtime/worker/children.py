@@ -36,6 +36,8 @@ class Child:
     """What it is at, of that which should end soon: a load, say."""
     step_since: float = 0.0
     """When that began (boot clock)."""
+    drained_by: float | None = None
+    """When it must have ended, since it was told to or ends by itself (boot clock)."""
     killed: bool = False
     blame: tuple[str, ...] | None = None
     """Whose attempts its death is charged to; None: it may be the doing of any that ran."""
@@ -104,6 +106,13 @@ class Children:
     def remove(self, child: Child) -> None:
         """One that has ended."""
         del self._children[child.name]
+
+
+def how(status: int | None) -> str:
+    """How a process has ended, in words. None: nobody knows."""
+    if status is None:
+        return "unknown, its parent had ended"
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
 
 
 def _exists(pid: int) -> bool:

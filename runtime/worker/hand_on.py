@@ -1,4 +1,8 @@
-"""Handing on: what a dead child held goes to whoever reads, at once, and never before its process was waited for."""
+"""Handing on: what a dead child held goes to whoever reads, at once, and never before its process was waited for.
+
+Whose doing a death is goes with it: an obituary that stands in Redis before the death is written over by that of a
+supervisor that saw it.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,24 @@ class HandOn:
     def __init__(self, broker: Broker, children: Children) -> None:
         self._broker = broker
         self._children = children
+        self._excused = asyncio.Event()
+        self._excused.set()
+
+    async def excuse(self) -> None:
+        """Should the platform kill this worker at its own deadline, no attempt of any child's is charged for it."""
+        self._excused.clear()
+        children = list(self._children)
+        try:
+            await asyncio.gather(*(self._broker.leases.excuse(child.keys, worker=child.name) for child in children))
+            log.info("worker.ending", children=len(children))
+        except HeadraceError as error:
+            log.warning("redis.failed", step="excuse", code=error.code, error=error.message)
+        finally:
+            self._excused.set()
 
     async def all_of(self, child: Child) -> None:
         """Give an ended child's entries to whoever reads, until Redis has taken it; then tell nobody of it any more."""
+        await self._excused.wait()  # written after the death's own, it would excuse what killed the child
         tries = 0
         left = list(child.keys)
         while left:

@@ -1,4 +1,4 @@
-"""Hangs: a child that stands still is killed, in its start as well as later."""
+"""Hangs: a child that stands still is killed, in its start, in its life and in its end."""
 
 from __future__ import annotations
 
@@ -30,8 +30,16 @@ class Hangs:
                 if not child.killed:
                     self._look(child)
 
+    def late(self, child: Child) -> None:
+        """Kill one that should have ended: that is nobody's fault, and costs no attempt."""
+        log.error("child.killed", worker=child.name, pid=child.pid, reason="did not drain in time")
+        child.blame = ()
+        child.kill()
+
     def _look(self, child: Child) -> None:
-        if child.step:
+        if child.drained_by is not None and boot_time() > child.drained_by:
+            self.late(child)
+        elif child.step:
             # A load may hold the loop up for long, and none of the runs beside it can help that.
             if (seconds := boot_time() - child.step_since) > self._start_limit + STEP_MARGIN:
                 child.blame = ()

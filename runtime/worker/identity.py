@@ -24,6 +24,7 @@ from runtime.registry.registry import Registry
 from runtime.registry.snapshot import Problem, Route, Snapshot
 from runtime.registry.watch import watch
 from runtime.settings import Settings
+from runtime.worker import deadlines
 from runtime.worker.board import Slot
 from runtime.worker.consumer import Consumer
 from runtime.worker.flights import Abort, Flights
@@ -40,9 +41,6 @@ from runtime.worker.sweeper import Condemned, Sweeper
 from shared_models.errors import HeadraceError
 
 log = structlog.get_logger("headrace.worker")
-
-LAST_WRITES = 10.0
-"""Seconds that released attempts and last outcomes have to be written after the grace."""
 
 RETRY_UNREADY = 15.0
 """Seconds between tries to load what could not be loaded."""
@@ -278,19 +276,23 @@ class Identity:
         self._consumer.stop()
         self._reporter.draining = True
         self._reporter.nudge()
-        try:
-            # Should the platform kill this process at its own deadline, no attempt is charged for it.
-            await self._with.broker.leases.excuse(self._with.lanes.keys, worker=self.name)
-        except HeadraceError as error:
-            log.warning("redis.failed", step="excuse", code=error.code, error=error.message)
+        if self._with.slot is None:  # else the supervisor does so, where it was the platform that asked for the end
+            await self._excuse()
         if not await self._landed(grace):
             log.warning("worker.releasing", worker=self.name, running=len(self._flights))
             self._flights.abort_all(Abort.DRAIN)
-            if not await self._flights.empty(LAST_WRITES):
+            if not await self._flights.empty(deadlines.LAST_WRITES):
                 log.error("worker.left_unsettled", worker=self.name, running=len(self._flights))
         await self._lease.close()  # to leave is to be dead: a renewal after that would be told so
         await self._leave()
         log.info("worker.drained", worker=self.name)
+
+    async def _excuse(self) -> None:
+        """Should the platform kill this process at its own deadline, no attempt is charged for it."""
+        try:
+            await self._with.broker.leases.excuse(self._with.lanes.keys, worker=self.name)
+        except HeadraceError as error:
+            log.warning("redis.failed", step="excuse", code=error.code, error=error.message)
 
     async def _landed(self, grace: float) -> bool:
         """Wait for the running ones, until the grace is over or a second signal hurries."""
@@ -315,7 +317,7 @@ class Identity:
         log.error("worker.renamed", worker=self.name, running=len(self._flights))
         self._consumer.stop()
         self._flights.abort_all(Abort.LOST)
-        await self._flights.empty(LAST_WRITES)
+        await self._flights.empty(deadlines.LAST_WRITES)
         self._with.lanes.reset()
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:

@@ -21,17 +21,18 @@ import structlog
 
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
-from runtime.broker.server import admit
 from runtime.errors import ServerUnfit
 from runtime.registry.registry import Registry
 from runtime.registry.watch import watch
 from runtime.settings import Settings
-from runtime.worker.board import Board
+from runtime.worker import deadlines
+from runtime.worker.board import Board, boot_time
 from runtime.worker.channel import Channel, Message
-from runtime.worker.children import Child, Children
+from runtime.worker.children import Child, Children, how
+from runtime.worker.first_contact import until_admitted
 from runtime.worker.hand_on import HandOn
 from runtime.worker.hangs import Hangs
-from runtime.worker.identity import LAST_WRITES, new_name
+from runtime.worker.identity import new_name
 from runtime.worker.outlook import Outlook
 from runtime.worker.probes import ProbeServer, WorkerView
 from runtime.worker.renewals import Renewals
@@ -62,10 +63,6 @@ MAX_FAILED_STARTS = 5
 MAX_ALONE = 2
 """Entries that run alone at once, each in a child of its own beside the others."""
 
-KILL_MARGIN = 5.0
-"""Seconds beyond the drain that a child has before it is killed."""
-
-
 OnReading = Callable[[Mapping[str, Any]], None]
 
 
@@ -93,6 +90,7 @@ class Supervisor:
         self._children = Children()
         self._zygote = ZygoteLink(control, zygote, forked=self._forked, exited=self._exited)
         self._renewals = Renewals(self._broker, self._children, settings.worker.lease, refused=self._unfit)
+        self._hangs = Hangs(self._children, settings.worker)
         self._hand_on = HandOn(self._broker, self._children)
         self._outlook = Outlook(self._broker, self._children, self._renewals, settings.worker)
         self._suspects: Suspects[Child] = Suspects()
@@ -129,14 +127,14 @@ class Supervisor:
                 self._exit = EXIT_ZYGOTE_HUNG if self._zygote.hung else EXIT_ZYGOTE_GONE
             await self._end_children()
         finally:
-            await self._roles.end(KILL_MARGIN)
+            await self._roles.end(deadlines.MARGIN)
             self._zygote.close()
             await self._broker.close()
         return self._exit
 
     def _begin_roles(self) -> None:
         self._roles.begin(self._renewals.run(), "renewals")
-        self._roles.begin(Hangs(self._children, self._settings).run(), "hangs")
+        self._roles.begin(self._hangs.run(), "hangs")
         self._roles.begin(self._zygote.watch(self._settings.start_timeout), "zygote")
         self._roles.begin(self._outlook.run(), "outlook")
         self._roles.begin(self._watch_folder(), "folder")
@@ -157,21 +155,11 @@ class Supervisor:
             child.channel.tell({"hurry": True} if hurry else {"drain": True})
 
     async def _be_admitted(self) -> None:
-        """Wait for Redis, however long it is away; end the worker where it is there and waiting does not help."""
-        tries = 0
-        while not self._drain.is_set():
-            try:
-                await admit(self._broker)
-            except ServerUnfit as error:
-                self._unfit(error)
-                return
-            except HeadraceError as error:
-                tries += 1
-                log.warning("redis.failed", step="first contact", code=error.code, error=error.message)
-                await asyncio.sleep(min(2.0, 0.1 * 2 ** min(tries, 5)))
-            else:
-                self._admitted.set()
-                return
+        try:
+            await until_admitted(self._broker)
+            self._admitted.set()
+        except ServerUnfit as error:
+            self._unfit(error)
 
     def _unfit(self, error: HeadraceError) -> None:
         if not self._drain.is_set():
@@ -186,15 +174,14 @@ class Supervisor:
         ends = [self._roles.errand(_wait(child.ended), f"end:{child.name}") for child in self._children]
         if not ends:
             return
-        _, late = await asyncio.wait(ends, timeout=self._settings.grace + 2 * LAST_WRITES + KILL_MARGIN)
+        self._roles.errand(self._hand_on.excuse(), "excuse")
+        _, late = await asyncio.wait(ends, timeout=deadlines.of_kill(self._settings.grace))
         if not late:
             return
         self._exit = EXIT_FAILED
         for child in self._children:
-            log.error("child.killed", worker=child.name, pid=child.pid, reason="did not drain in time")
-            child.blame = ()
-            child.kill()
-        await asyncio.wait(late, timeout=KILL_MARGIN)
+            self._hangs.late(child)
+        await asyncio.wait(late, timeout=deadlines.MARGIN)
 
     def view(self) -> WorkerView:
         """The worker as a probe sees it."""
@@ -255,7 +242,7 @@ class Supervisor:
         if "step" in message:
             child.is_at(message["step"])
         if "recycling" in message:
-            child.recycling = True
+            self._recycles(child)
             self._changed.set()
         if "next" in message and child.spec.alone is not None:
             return {"entry": await self._suspects.next(child, child.spec.alone[0])}
@@ -263,6 +250,11 @@ class Supervisor:
             self._suspects.ask((message["alone"][0], message["alone"][1]))
             self._changed.set()
         return None
+
+    def _recycles(self, child: Child) -> None:
+        """A child ends, and another takes its place."""
+        child.recycling = True
+        child.drained_by = boot_time() + deadlines.of_kill(self._settings.grace)
 
     def _reads(self, child: Child, report: Message) -> None:
         """A child reads. Once all that were started do: say what this worker runs, and what not."""
@@ -292,7 +284,7 @@ class Supervisor:
         lived = asyncio.get_running_loop().time() - child.started
         expected = status == EXIT_OK
         (log.info if expected else log.error)(
-            "child.ended", worker=child.name, pid=child.pid, how=_how(status), lived=round(lived, 1)
+            "child.ended", worker=child.name, pid=child.pid, how=how(status), lived=round(lived, 1)
         )
         if not expected:
             self._failed_starts += child.reading is None and (lived < STEADY or child.killed)
@@ -319,14 +311,11 @@ class Supervisor:
     async def _watch_folder(self) -> None:
         """Know which routes want a process of their own; one whose route no longer does is drained."""
         async for snapshot in watch(self._registry):
-            routes = snapshot.routes.values()
-            wanted = {
-                r.name for r in routes if r.spec.isolation == "exclusive" and (not self._only or r.name in self._only)
-            }
-            self._exclusive = frozenset(wanted)
+            routes = [route for route in snapshot.routes.values() if not self._only or route.name in self._only]
+            self._exclusive = frozenset(route.name for route in routes if route.spec.isolation == "exclusive")
             for child in self._children:
-                if child.spec.exclusive is not None and child.spec.exclusive not in wanted:
-                    child.recycling = True
+                if child.spec.exclusive is not None and child.spec.exclusive not in self._exclusive:
+                    self._recycles(child)
                     child.channel.tell({"drain": True})
             self._folder_known.set()
             self._changed.set()
@@ -338,12 +327,6 @@ class Supervisor:
         finally:
             for wait in waits:
                 wait.cancel()
-
-
-def _how(status: int | None) -> str:
-    if status is None:
-        return "unknown, its parent had ended"
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
 
 
 async def _wait(event: asyncio.Event) -> None:

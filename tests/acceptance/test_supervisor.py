@@ -200,6 +200,60 @@ async def test_children_are_recycled_without_losing_an_event(server_url, flows, 
         assert len(starts(ledger)) == 100
 
 
+QUICK_END = {f"runtime.worker.deadlines.{name}": 0.5 for name in ("LAST_WRITES", "GOODBYE", "MARGIN")}
+
+
+async def test_a_recycled_child_that_does_not_end_is_killed_and_its_runs_lose_nothing(server_url, flows, ledger):
+    async with client(server_url) as c:
+        with worker_process(
+            server_url, flows, ledger, processes=1, max_runs=1, grace=2.5, hang_timeout=300, patch=QUICK_END
+        ) as worker:
+            event = await c.send("flows:echo", {"after": 2.0, "block": 600})
+            await started(ledger, event)
+            await c.send("flows:echo", {"input_value": "the one that is enough"})
+            worker.wait_for("worker.recycled")
+            worker.wait_for("did not drain in time")
+            [first, again] = await started(ledger, event, 2)
+        assert (first["attempt"], again["attempt"]) == (1, 1)
+        assert not [line for line in worker.lines if "event.alone" in line], "it is not even suspected"
+
+
+async def test_one_that_kills_a_child_in_its_recycling_is_charged(server_url, flows, ledger):
+    write_flow(flows, "echo", spec={"retry": {"max_attempts": 1}})
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1, max_runs=1) as worker:
+            event = await c.send("flows:echo", {"after": 1.5, "exit": True})
+            await started(ledger, event)
+            await c.send("flows:echo", {"input_value": "the one that is enough"})
+            worker.wait_for("worker.recycled")
+            run = await c.run(KEYS, event)
+        assert (run.status, run.dead_letter and run.dead_letter.code) == (RunStatus.DEAD_LETTERED, "worker_died")
+        assert len(starts(ledger, event)) == 2
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["recycled", "sigterm"])
+async def test_a_worker_that_is_killed_while_it_drains_excuses_its_runs_only_if_it_was_asked_to_end(
+    server_url, flows, ledger, asked
+):
+    """A flow that takes all memory has its process recycled, and then kills the whole worker: that must not be free."""
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=1, max_runs=1, lease=1.5, grace=30) as first:
+            event = await c.send("flows:echo", {"input_value": "x", "sleep": 2.0})
+            await started(ledger, event)
+            if asked:
+                first.kill(signal.SIGTERM)
+                first.wait_for("worker.ending")
+            else:
+                await c.send("flows:echo", {"input_value": "the one that is enough"})
+                first.wait_for("worker.recycled")
+            first.kill_all()
+        with worker_process(server_url, flows, ledger, processes=1, lease=1.5) as second:
+            run = await c.run(KEYS, event)
+            suspected = [line for line in second.lines if "event.alone" in line]
+        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)
+        assert bool(suspected) is not asked
+
+
 async def test_sigterm_during_runs_costs_no_attempt_and_leaves_no_consumer(server_url, flows, ledger):
     """Rows D11, T36, T37."""
     async with client(server_url) as c:

@@ -32,7 +32,8 @@ class LedgerEngine(EchoEngine):
     """Echo that writes the ledger. The payload may ask to ``exit``, ``segv``, ``block`` (s), ``sleep`` (s), to
     take ``naps``, to ``swallow`` its cancellation or to fail.
 
-    ``hold`` (s) holds the interpreter itself, from a thread. Loading the routes ``stuck`` and ``frozen`` never ends.
+    ``after`` (s) comes before all of these. ``hold`` (s) holds the interpreter itself, from a thread. Loading the
+    routes ``stuck`` and ``frozen`` never ends.
     """
 
     def __init__(self, ledger: str, *, loads: float = 0.0) -> None:
@@ -54,6 +55,7 @@ class LedgerEngine(EchoEngine):
     async def run(self, flow, request, history, emit):
         self._write("start", request)
         payload = request.payload
+        await asyncio.sleep(float(payload.get("after", 0)))
         if payload.get("exit"):
             os._exit(9)
         if payload.get("segv"):
