@@ -95,6 +95,10 @@ class Fleet:
         entries = _readable(_ROUTE, await self._connection.command("HGETALL", FLEET_ROUTES))
         return {entry.route: entry for entry in sorted(entries, key=lambda entry: entry.route)}
 
+    async def forget(self, route: str) -> None:
+        """Forget a route; its streams stay."""
+        await self._connection.command("HDEL", FLEET_ROUTES, route)
+
     async def _all(self, *commands: tuple[str | bytes | int, ...]) -> None:
         for reply in await self._connection.pipeline(commands):
             if isinstance(reply, BrokerError):

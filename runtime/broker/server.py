@@ -58,7 +58,7 @@ async def admit(broker: Broker) -> None:
     one server of a cluster that was not addressed so. Raises BrokerUnavailable where it may help.
     """
     try:
-        await broker.ping()
+        await broker.connection.command("PING")
         text = await broker.connection.command("INFO", "server") + await broker.connection.command("INFO", "cluster")
         info = _lines(text.decode("utf-8", "replace"))
     except AccessDenied as error:

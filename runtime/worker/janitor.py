@@ -1,4 +1,4 @@
-"""The janitor repairs what operators and evictions broke, trims run lists and results, forgets workers that are gone."""
+"""The janitor repairs what operators and evictions broke, trims lists and results, forgets workers that are gone."""
 
 from __future__ import annotations
 

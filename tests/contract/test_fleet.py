@@ -29,6 +29,8 @@ async def test_routes(broker: Broker) -> None:
     found = await broker.fleet.routes()
     assert list(found) == ["a", "b"]
     assert found["b"] == entries[0]
+    await broker.fleet.forget("b")
+    assert list(await broker.fleet.routes()) == ["a"]
 
 
 async def test_reports_of_other_versions(broker: Broker) -> None:
