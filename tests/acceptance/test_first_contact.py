@@ -59,7 +59,7 @@ async def test_a_redis_that_is_away_is_waited_for_quietly(binary, flows, tmp_pat
     server = RedisServer(binary())
     try:
         with worker_process(server.url, flows, tmp_path / "ledger", reading=0) as worker:
-            worker.wait_for("redis.failed", count=3)
+            worker.wait_for("redis.failed")
             server.start()
             worker.wait_for("child.reading")
             async with client(server.url) as c:
