@@ -219,8 +219,8 @@ def _packing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
     return type(f"Packing{kind.__name__}", (_Packing, kind), {})
 
 
-def single(url: str, *, timeout: float) -> ConnectionPool:
-    """Connections to one server: the primary of a Sentinel set, the first server that a cluster's URL names.
+def single(url: str, *, timeout: float, host: Host | None = None) -> ConnectionPool:
+    """Connections to one server: the primary of a Sentinel set, of a cluster ``host``, or the first that its URL names.
 
     ``timeout``: seconds to connect; a reply is waited for as long as it takes. Raises BrokerError.
     """
@@ -230,5 +230,5 @@ def single(url: str, *, timeout: float) -> ConnectionPool:
         options = _client_options({**_own(address), "connection_class": managed}, settings, None)
         pool: ConnectionPool = SentinelConnectionPool(address.service, manager, **options)  # type: ignore[no-untyped-call]
         return pool
-    place = _place(address.hosts[0]) if address.hosts else {}
+    place = _place(host or address.hosts[0]) if address.hosts else {}
     return ConnectionPool(**_client_options({**address.options, **place}, settings, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from runtime.broker.address import single
+from runtime.broker.address import parse, single
 from runtime.errors import BrokerUnavailable
 
 
@@ -24,24 +25,42 @@ class ErrorReply:
 Reply = bytes | int | float | None | ErrorReply | list["Reply"]
 
 
-class Console:
-    """One connection, used for one command after the other. A reply is waited for as long as it takes."""
+REDIRECTIONS = 8
+"""How often one command is sent on to another server of a cluster at most."""
 
-    def __init__(self, pool: ConnectionPool, connection: AbstractConnection) -> None:
+
+class Console:
+    """One connection, used for one command after the other. A reply is waited for as long as it takes.
+
+    Of a cluster it goes to the server that has a command's key, once another has said which that is.
+    """
+
+    def __init__(self, url: str, timeout: float, pool: ConnectionPool, connection: AbstractConnection) -> None:
+        self._url = url
+        self._timeout = timeout
         self._pool = pool
         self._connection = connection
+        self._follows = parse(url).kind == "cluster"
 
     @classmethod
     async def open(cls, url: str, *, timeout: float) -> Console:  # noqa: ASYNC109  seconds for the connection alone
         """Connect. Raises BrokerUnavailable."""
-        try:
-            pool = single(url, timeout=timeout)
-            return cls(pool, await pool.get_connection())  # type: ignore[no-untyped-call]
-        except (RedisError, OSError, ValueError) as error:
-            raise BrokerUnavailable(f"Redis cannot be reached: {error}") from error
+        return cls(url, timeout, *await _connect(url, timeout))
 
     async def send(self, command: Sequence[str | bytes]) -> Reply:
         """One command and its reply. Raises BrokerUnavailable."""
+        reply = await self._ask(command)
+        for _ in range(REDIRECTIONS):
+            if not self._follows or not isinstance(reply, ErrorReply) or (host := _elsewhere(reply.text)) is None:
+                break
+            await self.close()
+            self._pool, self._connection = await _connect(self._url, self._timeout, host)
+            if reply.text.startswith("ASK "):
+                await self._ask(["ASKING"])
+            reply = await self._ask(command)
+        return reply
+
+    async def _ask(self, command: Sequence[str | bytes]) -> Reply:
         try:
             await self._connection.send_command(*command)
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
@@ -60,6 +79,22 @@ class Console:
     async def close(self) -> None:
         """Give the connection back."""
         await self._pool.disconnect()
+
+
+async def _connect(
+    url: str, seconds: float, host: tuple[str, int] | None = None
+) -> tuple[ConnectionPool, AbstractConnection]:
+    try:
+        pool = single(url, timeout=seconds, host=host)
+        return pool, await pool.get_connection()  # type: ignore[no-untyped-call]
+    except (RedisError, OSError, ValueError) as error:
+        raise BrokerUnavailable(f"Redis cannot be reached: {error}") from error
+
+
+def _elsewhere(text: str) -> tuple[str, int] | None:
+    """Where a redirection points; None: it is none, or it names no host."""
+    found = re.fullmatch(r"(?:MOVED|ASK) \d+ (.+):(\d+)", text)
+    return (found[1], int(found[2])) if found else None
 
 
 def _reply(value: object) -> Reply:

@@ -76,6 +76,32 @@ async def restart_with_data(scene: Scene) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
+async def loading(scene: Scene) -> AsyncIterator[None]:
+    """A restart with so much data that it takes seconds to load: Redis answers, and refuses every command."""
+    scene.operator.eval("for i = 1, 2000 do redis.call('SET', 'much:' .. i, i) end", 0)
+    scene.operator.bgrewriteaof()
+    while scene.operator.info("persistence")["aof_rewrite_in_progress"]:
+        await asyncio.sleep(0.02)
+    scene.server.kill()
+    # A millisecond a key, and a look at the clients after each kilobyte.
+    scene.server.configure("--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
+    scene.server.start(wait=False)
+    yield
+    assert not scene.server.answers()
+    while not scene.server.answers():
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def evicted(scene: Scene) -> AsyncIterator[None]:
+    """What a wrong maxmemory-policy may throw away: gates and records of runs under way, leases, due times."""
+    for kind in ("gate:*", "run:*", "feed:*", "leases", "due", "obits"):
+        for key in scene.operator.keys(f"{FIRST.prefix}{kind}"):
+            scene.operator.delete(key)
+    yield
+
+
+@asynccontextmanager
 async def restart_without_data(scene: Scene) -> AsyncIterator[None]:
     scene.server.kill()
     yield
@@ -188,13 +214,13 @@ async def no_more_clients(scene: Scene) -> AsyncIterator[None]:
 
 
 KEEP = (
-    restart_with_data, group_destroyed, stream_deleted, resets, refused, black_hole, black_hole_then_reset,
-    replies_lost, slow, stopped, out_of_memory, read_only, wrong_password, no_more_clients,
+    restart_with_data, loading, evicted, group_destroyed, stream_deleted, resets, refused, black_hole,
+    black_hole_then_reset, replies_lost, slow, stopped, out_of_memory, read_only, wrong_password, no_more_clients,
 )  # fmt: skip
 """Those after which a run that was under way can be settled."""
 
 FORGET = (restart_without_data, flushall)
-ON_REDIS = (restart_with_data, flushall, group_destroyed, out_of_memory, read_only)
+ON_REDIS = (restart_with_data, loading, evicted, flushall, group_destroyed, out_of_memory, read_only)
 
 CASES = [("valkey", fault) for fault in (*KEEP, *FORGET)] + [("redis", fault) for fault in ON_REDIS]
 

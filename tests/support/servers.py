@@ -70,14 +70,14 @@ class RedisServer:
         assert self._process is not None, "the server does not run"
         return self._process.pid
 
-    def start(self) -> RedisServer:
-        """Start it, on the same port and data as before, and wait until it answers."""
+    def start(self, *, wait: bool = True) -> RedisServer:
+        """Start it, on the same port and data as before, and wait until it answers (a server that loads does not)."""
         assert self._process is None, "the server runs already"
         command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
         command += [self.binary, *self._arguments()]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + DEADLINE
-        while not self._answers():
+        while wait and not self.answers():
             assert self._process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < deadline, "the server does not answer"
             time.sleep(0.005)
@@ -137,7 +137,8 @@ class RedisServer:
             process.wait()
             raise
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it has loaded its data and answers."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as line:
                 line.sendall(b"PING\r\n")

@@ -21,20 +21,27 @@ DOWN_AFTER = 1000
 
 
 class Cluster:
-    """Three primaries with a replica each."""
+    """Three primaries with a replica each; with certificates in ``tls`` they can be reached, and are linked, by TLS."""
 
-    def __init__(self, binary: str, stack: ExitStack) -> None:
+    def __init__(self, binary: str, stack: ExitStack, tls: Path | None = None) -> None:
+        self._tls = tls
         options = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT)]
+        options += ["--tls-cluster", "yes"] if tls else []
         options += ["--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"]
         self.servers = [
-            stack.enter_context(RedisServer(binary, config=[*options, "--cluster-port", str(free_port())]))
+            stack.enter_context(
+                RedisServer(binary, config=[*options, "--cluster-port", str(free_port()), *tls_options(tls)])
+            )
             for _ in range(6)
         ]
         self._join()
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:3])
+        if self._tls is None:
+            return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:3])
+        hosts = ",".join(f"127.0.0.1:{server.option('--tls-port')}" for server in self.servers[:3])
+        return f"rediss+cluster://{hosts}?{tls_query(self._tls)}"
 
     def owner(self, key: str) -> RedisServer:
         """The primary that has a key now."""
@@ -80,12 +87,17 @@ def sees_all(server: RedisServer) -> bool:
 class SentinelServer(RedisServer):
     """A Sentinel that watches one primary under the name ``main``."""
 
-    def __init__(self, binary: str, primary: RedisServer) -> None:
-        super().__init__(binary)
+    def __init__(self, binary: str, primary: RedisServer, tls: Path | None = None) -> None:
+        super().__init__(binary, config=tls_options(tls))
         self._file = self.folder / "sentinel.conf"
+        options = self._config[4:]
+        lines = [
+            f"{name.removeprefix('--')} {value}\n" for name, value in zip(options[::2], options[1::2], strict=True)
+        ]
         self._file.write_text(
-            f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\nlogfile {self.folder}/log\n"
-            f"sentinel monitor main 127.0.0.1 {primary.port} 2\nsentinel down-after-milliseconds main {DOWN_AFTER}\n"
+            f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\nlogfile {self.folder}/log\n{''.join(lines)}"
+            f"sentinel monitor main 127.0.0.1 {linked(primary, tls)} 2\n"
+            f"sentinel down-after-milliseconds main {DOWN_AFTER}\n"
             "sentinel failover-timeout main 4000\n"
         )
 
@@ -94,19 +106,27 @@ class SentinelServer(RedisServer):
 
 
 class SentinelSet:
-    """A primary with two replicas, and three Sentinels."""
+    """A primary with replicas, and Sentinels; as a cluster, with or without TLS."""
 
-    def __init__(self, binary: str, stack: ExitStack) -> None:
-        self.primary = stack.enter_context(RedisServer(binary))
-        following = ["--replicaof", f"127.0.0.1 {self.primary.port}", "--repl-diskless-sync-delay", "0"]
-        self.replicas = [stack.enter_context(RedisServer(binary, config=following)) for _ in range(2)]
+    def __init__(
+        self, binary: str, stack: ExitStack, tls: Path | None = None, *, replicas: int = 2, sentinels: int = 3
+    ) -> None:
+        self._tls = tls
+        self.primary = stack.enter_context(RedisServer(binary, config=tls_options(tls)))
+        following = ["--replicaof", f"127.0.0.1 {linked(self.primary, tls)}", "--repl-diskless-sync-delay", "0"]
+        self.replicas = [
+            stack.enter_context(RedisServer(binary, config=[*following, *tls_options(tls)])) for _ in range(replicas)
+        ]
         until(lambda: all(in_step(replica) for replica in self.replicas), "the replicas")
-        self.sentinels = [stack.enter_context(SentinelServer(binary, self.primary)) for _ in range(3)]
+        self.sentinels = [stack.enter_context(SentinelServer(binary, self.primary, tls)) for _ in range(sentinels)]
         until(lambda: all(self._knows(sentinel) for sentinel in self.sentinels), "the Sentinels")
 
     @property
     def url(self) -> str:
-        return "redis+sentinel://" + ",".join(f"127.0.0.1:{s.port}" for s in self.sentinels) + "/main/0"
+        hosts = ",".join(f"127.0.0.1:{linked(s, self._tls)}" for s in self.sentinels)
+        if self._tls is None:
+            return f"redis+sentinel://{hosts}/main/0"
+        return f"rediss+sentinel://{hosts}/main/0?{tls_query(self._tls)}"
 
     def promoted(self) -> bool:
         """Whether a replica has taken over."""
@@ -115,39 +135,52 @@ class SentinelSet:
     def _knows(self, sentinel: RedisServer) -> bool:
         flat = sentinel.execute("SENTINEL", "MASTERS")[0]
         found = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
-        return (str(found.get("num-slaves")), str(found.get("num-other-sentinels"))) == ("2", "2")
+        others = str(len(self.replicas)), str(len(self.sentinels) - 1)
+        return (str(found.get("num-slaves")), str(found.get("num-other-sentinels"))) == others
 
 
 @contextmanager
-def cluster(binary: str) -> Iterator[Cluster]:
+def cluster(binary: str, tls: Path | None = None) -> Iterator[Cluster]:
     """A cluster that answers, until the end of the block."""
     with ExitStack() as stack:
-        yield Cluster(binary, stack)
+        yield Cluster(binary, stack, tls)
 
 
 @contextmanager
-def sentinel_set(binary: str) -> Iterator[SentinelSet]:
+def sentinel_set(
+    binary: str, tls: Path | None = None, *, replicas: int = 2, sentinels: int = 3
+) -> Iterator[SentinelSet]:
     """A Sentinel set that answers, until the end of the block."""
     with ExitStack() as stack:
-        yield SentinelSet(binary, stack)
+        yield SentinelSet(binary, stack, tls, replicas=replicas, sentinels=sentinels)
+
+
+def tls_options(folder: Path | None) -> list[str]:
+    """A TLS port with the certificates of a folder, which clients must have too; links between servers go there."""
+    if folder is None:
+        return []
+    files = {"--tls-cert-file": "server.pem", "--tls-key-file": "key.pem", "--tls-ca-cert-file": "ca.pem"}
+    named = [word for name, file in files.items() for word in (name, str(folder / file))]
+    return ["--tls-port", str(free_port()), *named, "--tls-auth-clients", "yes", "--tls-replication", "yes"]
+
+
+def tls_query(folder: Path, **options: str) -> str:
+    """The certificates of a folder as a URL's options; an empty one is left out."""
+    given = {"ssl_ca_certs": "ca.pem", "ssl_certfile": "server.pem", "ssl_keyfile": "key.pem", **options}
+    return "&".join(f"{name}={folder / value}" for name, value in given.items() if value)
+
+
+def linked(server: RedisServer, tls: Path | None) -> str:
+    """The port on which the others reach a server."""
+    return str(server.port) if tls is None else server.option("--tls-port")
 
 
 @contextmanager
 def tls_server(binary: str, folder: Path) -> Iterator[tuple[RedisServer, int]]:
     """A server with a certificate of an authority of our own (``ca.pem``), and its TLS port; clients need one too."""
     make_certificates(folder)
-    port = free_port()
-    options = [
-        "--tls-port",
-        str(port),
-        "--tls-cert-file",
-        f"{folder}/server.pem",
-        "--tls-key-file",
-        f"{folder}/key.pem",
-    ]
-    options += ["--tls-ca-cert-file", f"{folder}/ca.pem", "--tls-auth-clients", "yes"]
-    with RedisServer(binary, config=options) as server:
-        yield server, port
+    with RedisServer(binary, config=tls_options(folder)) as server:
+        yield server, int(server.option("--tls-port"))
 
 
 def make_certificates(folder: Path) -> None:

@@ -200,6 +200,14 @@ def test_commands_take_the_address_of_a_cluster(a_cluster: Cluster, tmp_path: Pa
     assert status.code == 0, status.err
     pong = headrace("redis", "PING", home=tmp_path, REDIS_URL=a_cluster.url)
     assert (pong.code, pong.out.strip()) == (0, "PONG")
+    # Over all slots: whichever server is asked first, two of three keys are another's.
+    typed = "".join(f"SET where:{n} {n}\nGET where:{n}\nXADD s:{n} * n {n}\nXLEN s:{n}\n" for n in range(9))
+    done = headrace("redis", stdin=typed, home=tmp_path, REDIS_URL=a_cluster.url)
+    assert done.code == 0, done.out
+    lines = done.out.splitlines()
+    assert (lines[1::4], set(lines[3::4])) == ([str(n) for n in range(9)], {"1"})
+    plain = headrace("redis", *("MGET", "where:0", "where:1"), home=tmp_path, REDIS_URL=a_cluster.url)
+    assert (plain.code, "CROSSSLOT" in plain.out) == (1, True)
 
 
 async def test_the_death_of_a_primary_under_load(tmp_path: Path) -> None:

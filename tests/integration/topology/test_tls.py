@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,15 +14,16 @@ from runtime.broker.client import Broker
 from runtime.errors import BrokerUnavailable
 from runtime.settings import RedisSettings
 from shared_models.codec import new_event_id
+from tests.support.command import headrace
 from tests.support.hand import raw
 from tests.support.harness import running
 from tests.support.ring import all_ended, publish, results, write_ring
+from tests.support.servers import redis_binary
+from tests.support.topology import cluster, sentinel_set, tls_query
 
 
 def address(port: int, folder: Path, **options: str) -> str:
-    given = {"ssl_ca_certs": "ca.pem", "ssl_certfile": "server.pem", "ssl_keyfile": "key.pem", **options}
-    query = "&".join(f"{name}={folder / value}" for name, value in given.items() if value)
-    return f"rediss://127.0.0.1:{port}/0?{query}"
+    return f"rediss://127.0.0.1:{port}/0?{tls_query(folder, **options)}"
 
 
 async def test_events_run_through_tls(tls: tuple[int, Path], tmp_path: Path) -> None:
@@ -38,6 +43,23 @@ async def test_a_stranger_is_refused_on_either_side(tls: tuple[int, Path], left_
     with pytest.raises(BrokerUnavailable):
         await raw(broker, "PING")
     await broker.close()
+
+
+@pytest.mark.parametrize("made", [partial(sentinel_set, replicas=0, sentinels=1), cluster], ids=["sentinel", "cluster"])
+async def test_events_run_through_tls_on_a_sentinel_set_and_on_a_cluster(
+    made: Callable[..., Any], tls: tuple[int, Path], tmp_path: Path
+) -> None:
+    """Also the links between the servers, and what they tell of where the others are."""
+    events = [new_event_id() for _ in range(20)]
+    with made(redis_binary(), tls[1]) as place:
+        broker = Broker.connect(place.url, RedisSettings())
+        async with running(place.url, write_ring(tmp_path)):
+            await asyncio.gather(*(publish(broker, event) for event in events))
+            await all_ended(broker, events)
+        assert await results(broker) == dict.fromkeys(events, 1)
+        told = await asyncio.to_thread(headrace, "status", "--json", home=tmp_path, REDIS_URL=place.url)
+        assert told.code == 0, told.err
+        await broker.close()
 
 
 async def test_plain_text_is_refused(tls: tuple[int, Path]) -> None:
