@@ -142,7 +142,8 @@ class Accelerators(_Spec):
     @model_validator(mode="before")
     @classmethod
     def _all(cls, data: Any) -> Any:
-        return dict.fromkeys(cls.model_fields, data) if isinstance(data, bool) else data
+        # One word for all; the fields know which words are a yes or a no.
+        return dict.fromkeys(cls.model_fields, data) if isinstance(data, bool | str) else data
 
     @property
     def off(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ from redis import exceptions
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
+from runtime.broker.batching import Batches
 from runtime.broker.scripts import Argument, Call
 from runtime.errors import AccessDenied, BrokerError, BrokerUnavailable, GroupMissing
 
@@ -104,13 +105,14 @@ class Server(Connection):
         self._commands = commands
         self._blocking = blocking
         self._also = also
+        self._batches = Batches(commands.connection_pool)
         # The library's own blocking pool loses a connection when its release is cancelled while it waits.
         self._turns = asyncio.Semaphore(CONNECTIONS)
 
     async def command(self, *args: Argument) -> Any:
         """One command's raw reply."""
-        async with self._sound():
-            return await self._commands.execute_command(*args)  # type: ignore[no-untyped-call]
+        with _translated():
+            return await self._batches.command(*args)
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Any]:
         """Many commands in one round trip; each one's reply, or the BrokerError it met. Not a transaction."""
@@ -154,6 +156,7 @@ class Server(Connection):
 
     async def close(self) -> None:
         """Close both pools."""
+        await self._batches.close()
         for client in (self._commands, self._blocking, *self._also):
             await client.aclose(close_connection_pool=True)
 

@@ -12,12 +12,17 @@ LEAST = 1024 * 1024
 _DEFAULTS = {"proto-max-bulk-len": 512 * 1024 * 1024, "client-query-buffer-limit": 1024 * 1024 * 1024}
 """The limit of one argument and that of a whole command, where the server does not show them."""
 
+_WIDEST = 8
+"""Bytes that a character takes at most, and as much again for the keys."""
+
 _ROOM = 64 * 1024
 """Bytes of a command beside its arguments, generously."""
 
 
 async def check_size(connection: Connection, asked: Call) -> None:
     """Raises OutcomeTooLarge for a call that the server would hang up on, and BrokerUnavailable."""
+    if sum(len(part) if isinstance(part, str | bytes) else 20 for part in asked.args) < LEAST // _WIDEST:
+        return
     sizes = [_size(part) for part in (*asked.keys, *asked.args)]
     if sum(sizes) < LEAST:
         return

@@ -61,10 +61,9 @@ class Execution:
             name=f"run:{work.claim.event_id}",
             context=context,
         )
-        stop = asyncio.create_task(work.flight.aborted(), name=f"abort:{work.claim.event_id}")
         try:
-            while not (run.done() or stop.done()) and (left := self._left(mark)) > 0:
-                await asyncio.wait({run, stop}, timeout=left, return_when="FIRST_COMPLETED")
+            while not run.done() and work.flight.abort is None and (left := self._left(mark)) > 0:
+                await work.flight.watch(run, left)
             if run.done():
                 return self._result(run, work, mark)
             await _cancel(run, work)
@@ -72,7 +71,6 @@ class Execution:
                 raise Aborted(work.flight.abort)
             raise _timed_out(work)
         finally:
-            stop.cancel()
             if not run.done():
                 run.cancel()
 

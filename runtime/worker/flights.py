@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from enum import Enum
 from typing import Any
@@ -34,17 +35,31 @@ class Flight:
         self.abort: Abort | None = None
         self.left: asyncio.Task[Any] | None = None
         """Its run, if that did not end when it was cancelled: it still takes a slot."""
-        self._aborted = asyncio.Event()
+        self._over: asyncio.Future[None] | None = None
 
     def end(self, why: Abort) -> None:
         """Tell the run to stop."""
         if self.abort is None or why is Abort.LOST:
             self.abort = why
-        self._aborted.set()
+        _wake(self._over)
 
-    async def aborted(self) -> None:
-        """Wait until it is told to stop."""
-        await self._aborted.wait()
+    async def watch(self, run: asyncio.Task[Any], seconds: float) -> None:
+        """Return when the run has ended, when it is told to stop, or after so many seconds."""
+        loop = asyncio.get_running_loop()
+        over = self._over = loop.create_future()
+        timer = loop.call_later(seconds, _wake, over)
+        ended = functools.partial(_wake, over)
+        run.add_done_callback(ended)
+        try:
+            await over
+        finally:
+            timer.cancel()
+            run.remove_done_callback(ended)
+
+
+def _wake(over: asyncio.Future[None] | None, _: object = None) -> None:
+    if over is not None and not over.done():
+        over.set_result(None)
 
 
 class Flights:

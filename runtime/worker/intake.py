@@ -33,7 +33,7 @@ class Intake:
         route, stream = active.route, flight.lane.keys.stream
         envelope: EventEnvelope | None = None
         poison: HeadraceError | None = None
-        key = event_id = peek_event_id(delivery.fields, stream=stream, entry_id=delivery.entry_id)
+        key = event_id = ""
         try:
             if flight.condemned:
                 raise EventFault(_lost_too_often())
@@ -49,6 +49,8 @@ class Intake:
                 key = _key(route.spec.idempotency.key, envelope, where=f"route {route.name}, idempotency.key")
         except HeadraceError as error:
             poison = error
+            if envelope is None:
+                key = event_id = peek_event_id(delivery.fields, stream=stream, entry_id=delivery.entry_id)
         claim = Claim(
             keys=flight.lane.keys,
             worker=self._worker,

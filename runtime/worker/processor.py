@@ -91,8 +91,7 @@ class Processor:
             output = await self._execution.run(work)
             result = output.result
             assert work.envelope is not None  # noqa: S101  there is one where there is no poison
-            scope = publications.scope_of(work.envelope)
-            published = publications.completed(route, work.envelope, result, scope, _now(), read=work.flight.lane.read)
+            published = publications.completed(route, work.envelope, result, _now(), read=work.flight.lane.read)
             return Completed(result, published, output.chat)
         except Aborted as aborted:
             return None if aborted.why is Abort.LOST else Released()

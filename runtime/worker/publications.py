@@ -26,17 +26,18 @@ route that is to read it may not be deployed yet."""
 
 
 def completed(
-    route: Route, envelope: EventEnvelope, result: RunResult, scope: Scope, now: int, *, read: Container[str] = ()
+    route: Route, envelope: EventEnvelope, result: RunResult, now: int, *, read: Container[str] = ()
 ) -> tuple[Publication, ...]:
     """Every matching rule's event; the results stream's where none matches; the reply_to's where the event has one.
 
     ``read`` are streams that routes read, which nothing may trim. Raises ExpressionFailed naming the rule whose
     expression cannot be evaluated.
     """
-    scope = scope.with_variable("output", _document(route, result))
+    rules = route.spec.publish
+    scope = scope_of(envelope).with_variable("output", _document(route, result)) if rules else Scope({})
     default = _default_payload(route, envelope, result)
     made = []
-    for number, rule in enumerate(route.spec.publish):
+    for number, rule in enumerate(rules):
         where = f"route {route.name}, publish[{number}]"
         if rule.when is None or scope.holds(rule.when, where=f"{where}.when"):
             payload = default if rule.payload is None else _payload(scope, rule.payload, f"{where}.payload")

@@ -13,7 +13,7 @@ from shared_models.result import RunEventType, RunStatus
 from tests.support.hand import KEYS, STREAM, Hand, entries, now, publish_one, raw, run_of
 
 FIELDS = (("event_id", "e1"), ("payload", "{}"))
-META = RunMeta(route="a", version="v1", root_id="r1", key="k1", session_id="s1", tenant_id="t1", timestamp=5)
+META = RunMeta(route="a", version="v1", root_id="r1", key="k1", session_id="s1", tenant_id="t1")
 
 
 async def publish(broker: Broker, event: str = "e1", fields=FIELDS) -> PublishedEntry:

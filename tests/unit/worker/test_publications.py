@@ -31,7 +31,7 @@ def route(**spec) -> Route:
 
 
 def published(spec, event=EVENT, result=RESULT):
-    made = publications.completed(route(**spec), event, result, publications.scope_of(event), 1000)
+    made = publications.completed(route(**spec), event, result, 1000)
     return [(p.stream, p.event_id, dict(p.fields)) for p in made]
 
 

@@ -1,0 +1,161 @@
+"""Commands of the same moment, sent together.
+
+With many runs in flight, many commands are wanted at once. One write and one read for all of them costs a fraction of
+one each, here and on the server. Nothing waits for company: what is wanted in one turn of the loop is sent in the next,
+and what comes while that is under way goes as soon as it is answered, or over a line of its own if that takes long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from typing import Any
+
+from redis import exceptions
+from redis.asyncio import ConnectionPool
+from redis.asyncio.connection import AbstractConnection
+
+from runtime.broker.scripts import Argument
+
+LINES = 4
+"""Batches under way at once."""
+
+PATIENCE = 0.001
+"""Seconds that commands wait for a line that is busy before another is used: some round trips to a near server."""
+
+MAX_COMMANDS = 64
+MAX_BYTES = 256 * 1024
+"""Where a batch ends. A command that is larger goes alone."""
+
+Waiting = tuple[tuple[Argument, ...], asyncio.Future[Any]]
+
+
+class Batches:
+    """Sends commands over the connections of a pool. Belongs to one event loop.
+
+    Raises what the client library raises, to each command for itself; a connection that ends, to all that are under way
+    on it.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._waiting: deque[Waiting] = deque()
+        self._lines: set[asyncio.Task[None]] = set()
+        self._due: asyncio.Handle | None = None
+
+    async def command(self, *args: Argument) -> Any:
+        """One command's raw reply. Where its caller is cancelled, it may be carried out or not."""
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append((args, reply))
+        self._open_line(loop)
+        return await reply
+
+    async def close(self) -> None:
+        """End what is under way; its callers get a ConnectionError."""
+        if self._due is not None:
+            self._due.cancel()
+        for line in self._lines:
+            line.cancel()
+        if self._lines:
+            await asyncio.wait(self._lines)
+        self._fail_waiting(exceptions.ConnectionError("the connection was closed"))
+
+    def _open_line(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._due is not None or len(self._lines) >= LINES:
+            return
+        # Not in the caller's context: a run's would be kept for as long as the connection.
+        context = contextvars.Context()
+        if self._lines:
+            self._due = loop.call_later(PATIENCE, self._start, loop, context=context)
+        else:
+            self._due = loop.call_soon(self._start, loop, context=context)
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = None
+        if self._waiting:
+            line = loop.create_task(self._send_all(), name="redis:batches")
+            self._lines.add(line)
+            line.add_done_callback(self._ended)
+
+    def _ended(self, line: asyncio.Task[None]) -> None:
+        self._lines.discard(line)
+        if self._waiting:  # its connection has ended
+            self._open_line(line.get_loop())
+
+    async def _send_all(self) -> None:
+        """Send what waits, and what comes meanwhile, over one connection."""
+        try:
+            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        except (exceptions.RedisError, OSError, TimeoutError) as error:
+            self._fail_waiting(error)
+            return
+        try:
+            while self._waiting:
+                batch, packed = self._take(connection)
+                if batch and not await self._exchange(connection, batch, packed):
+                    return
+                if self._waiting and len(self._lines) < LINES:
+                    self._open_line(asyncio.get_running_loop())
+        finally:
+            await self._pool.release(connection)
+
+    def _take(self, connection: AbstractConnection) -> tuple[list[asyncio.Future[Any]], bytes]:
+        batch: list[asyncio.Future[Any]] = []
+        pieces: list[bytes] = []
+        size = 0
+        while self._waiting and len(batch) < MAX_COMMANDS and size < MAX_BYTES:
+            args, reply = self._waiting.popleft()
+            if reply.done():  # its caller was cancelled
+                continue
+            try:
+                packed = b"".join(connection.pack_command(*args))
+            except exceptions.DataError as error:
+                reply.set_exception(error)
+                continue
+            if batch and size + len(packed) > MAX_BYTES:
+                self._waiting.appendleft((args, reply))
+                break
+            batch.append(reply)
+            pieces.append(packed)
+            size += len(packed)
+        return batch, b"".join(pieces)
+
+    async def _exchange(self, connection: AbstractConnection, batch: list[asyncio.Future[Any]], packed: bytes) -> bool:
+        """Send a batch and read its replies. False where the connection has ended."""
+        answered = 0
+        try:
+            await connection.send_packed_command(packed)
+            for reply in batch:
+                try:
+                    answer = await connection.read_response()
+                except exceptions.ResponseError as error:
+                    answer = error
+                answered += 1
+                _give(reply, answer)
+        except (exceptions.RedisError, OSError, TimeoutError) as error:
+            for reply in batch[answered:]:
+                _give(reply, error)
+            if isinstance(error, exceptions.ConnectionError):
+                # The other connections have ended with this one: without this each would fail once more.
+                await self._pool.disconnect(inuse_connections=False)
+            return False
+        except asyncio.CancelledError:
+            for reply in batch[answered:]:
+                _give(reply, exceptions.ConnectionError("the connection was closed"))
+            raise
+        return True
+
+    def _fail_waiting(self, error: Exception) -> None:
+        while self._waiting:
+            _give(self._waiting.popleft()[1], error)
+
+
+def _give(reply: asyncio.Future[Any], answer: Any) -> None:
+    if reply.done():
+        return
+    if isinstance(answer, Exception):
+        reply.set_exception(answer)
+    else:
+        reply.set_result(answer)

@@ -1,0 +1,101 @@
+"""Commands that are sent together, on real servers: each has its own reply and its own end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from runtime.broker.batching import LINES, MAX_BYTES
+from runtime.broker.client import Broker
+from runtime.errors import BrokerError, BrokerUnavailable
+from tests.support.real import until
+
+
+async def calls(broker: Broker) -> int:
+    """How many times the server has read from our connections."""
+    info = await broker.connection.command("INFO", "stats")
+    line = next(line for line in info.decode().splitlines() if line.startswith("total_reads_processed:"))
+    return int(line.partition(":")[2])
+
+
+async def test_what_is_wanted_at_once_is_sent_at_once(real_broker: Broker) -> None:
+    connection = real_broker.connection
+    before = await calls(real_broker)
+    replies = await asyncio.gather(*(connection.command("ECHO", n) for n in range(60)))
+    assert replies == [b"%d" % n for n in range(60)]
+    assert await calls(real_broker) - before <= 3
+
+
+async def test_each_meets_its_own_error(real_broker: Broker) -> None:
+    connection = real_broker.connection
+    await connection.command("SET", "text", "x")
+    surrogate: Any = object()
+    wrong, unsendable, fine = await asyncio.gather(
+        connection.command("XLEN", "text"),
+        connection.command("SET", "text", surrogate),
+        connection.command("GET", "text"),
+        return_exceptions=True,
+    )
+    assert isinstance(wrong, BrokerError) and "WRONGTYPE" in str(wrong)
+    assert isinstance(unsendable, BrokerError) and "cannot be sent" in str(unsendable)
+    assert fine == b"x"
+
+
+async def test_a_large_command_goes_alone_and_whole(real_broker: Broker) -> None:
+    connection = real_broker.connection
+    large = b"x" * (3 * MAX_BYTES)
+    *_, read = await asyncio.gather(
+        *(connection.command("SET", f"large-{n}", large) for n in range(3)),
+        *(connection.command("ECHO", n) for n in range(10)),
+        connection.command("PING"),
+    )
+    assert read == b"PONG"
+    assert [await connection.command("STRLEN", f"large-{n}") for n in range(3)] == [len(large)] * 3
+
+
+async def test_one_that_takes_long_does_not_hold_the_others_up(real_broker: Broker) -> None:
+    connection = real_broker.connection
+    slow = [asyncio.create_task(connection.command("BLPOP", f"nothing-{n}", "5")) for n in range(LINES - 1)]
+    for n in range(LINES - 1):  # each on a line of its own
+        async with asyncio.timeout(5):
+            assert await connection.command("ECHO", n) == b"%d" % n
+    assert not any(task.done() for task in slow)
+    for n in range(LINES - 1):
+        await connection.command("RPUSH", f"nothing-{n}", "x")
+    assert all(await asyncio.gather(*slow))
+
+
+async def test_the_end_of_a_connection_is_told_to_all_on_it_and_the_next_are_served(real_broker: Broker) -> None:
+    connection = real_broker.connection
+    waits = [asyncio.create_task(connection.command("BLPOP", "nothing", "30")) for _ in range(3)]
+
+    async def blocked() -> bool:
+        return b"blocked_clients:1" in await connection.command("INFO", "clients")
+
+    await until(blocked)
+    await connection.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    for ended in await asyncio.gather(*waits, return_exceptions=True):
+        assert isinstance(ended, BrokerUnavailable)
+
+    async def served() -> bool:
+        try:
+            return bool(await connection.command("PING") == b"PONG")
+        except BrokerUnavailable:
+            return False
+
+    await until(served)
+
+
+async def test_closing_tells_those_who_wait(real_broker: Broker) -> None:
+    connection = real_broker.connection
+    wait = asyncio.create_task(connection.command("BLPOP", "nothing", "30"))
+
+    async def blocked() -> bool:
+        return b"blocked_clients:1" in await connection.command("INFO", "clients")
+
+    await until(blocked)
+    await connection.close()
+    with pytest.raises(BrokerUnavailable):
+        await wait
