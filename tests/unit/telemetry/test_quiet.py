@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import warnings
 from typing import Any
 
 import pytest
 import structlog
 
-from runtime.telemetry import quiet as module
 from runtime.telemetry.quiet import AT_A_PLACE, OF_A_FAULT, WINDOW, Quiet
 
 AWAY = {"event": "redis.failed", "code": "redis_unavailable"}
@@ -64,13 +65,30 @@ def test_a_second_fault_is_heard_beside_one_that_lasts():
     assert log.warn(event="loop.failed", loop="janitor", code="group_missing")
 
 
-def test_what_was_heard_long_ago_takes_no_memory(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "PLACES", 10)
+def test_processes_that_were_forked_count_together():
+    log, told = Log(), 0
+    for _ in range(4):
+        reading, writing = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: this child needs none
+            child = os.fork()
+        if child == 0:
+            heard = sum(log.warn(**AWAY, route=f"r{n}", step="fetch") for n in range(10))
+            os.write(writing, bytes([heard]))
+            os._exit(0)
+        os.waitpid(child, 0)
+        told += os.read(reading, 1)[0]
+        os.close(reading)
+        os.close(writing)
+    assert told == OF_A_FAULT
+
+
+def test_more_places_than_are_remembered_are_quiet_all_the_same():
     log = Log()
-    for n in range(100):
-        log.now = n * 2 * WINDOW
+    for n in range(20_000):
+        log.now = n * WINDOW / 1000
         log.warn(**AWAY, route=f"r{n}", step="fetch")
-        assert len(log.quiet._told) <= 12
+    assert len(log.told) <= OF_A_FAULT * 21
 
 
 @pytest.mark.parametrize(
