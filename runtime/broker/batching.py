@@ -56,11 +56,11 @@ class Batches:
         """End what is under way; its callers get a ConnectionError."""
         if self._due is not None:
             self._due.cancel()
-        for line in self._lines:
-            line.cancel()
+        self._fail_waiting(exceptions.ConnectionError("the connection was closed"))
+        # What is read ends with its connection. One that is just being made is not to be cancelled: it would be lost.
+        await self._pool.disconnect()
         if self._lines:
             await asyncio.wait(self._lines)
-        self._fail_waiting(exceptions.ConnectionError("the connection was closed"))
 
     def _open_line(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._due is not None or len(self._lines) >= LINES:
