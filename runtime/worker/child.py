@@ -10,7 +10,7 @@ import resource
 import signal
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,11 +62,13 @@ class ChildContext:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the supervisor has told: to end, to end at once, to dead-letter entries that killed their workers."""
+    """What the supervisor tells: to end, to end at once, to dead-letter what killed its workers, to look at a route."""
 
     drain: asyncio.Event = field(default_factory=asyncio.Event)
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     condemned: Condemned = field(default_factory=deque)
+    news: list[Callable[[RouteKeys], None]] = field(default_factory=list)
+    """Called where a route has something to fetch."""
 
 
 def main(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
@@ -89,6 +91,9 @@ async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext, cloc
             told.drain.set()
         if "hurry" in message:
             told.hurry.set()
+        if "look" in message:
+            for look in told.news:
+                look(RouteKeys(*message["look"]))
         if "condemn" in message:
             stream, group, entries = message["condemn"]
             told.condemned.append((RouteKeys(stream, group), entries))
@@ -136,6 +141,7 @@ async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, told:
         slot=context.board.slot(spec.slot),
         clock=clock,
         condemned=told.condemned,
+        on_news=told.news.append,
         tell=channel.tell,
         alone=spec.alone,
         next_alone=next_alone,

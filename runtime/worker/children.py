@@ -17,6 +17,9 @@ from runtime.worker.zygote import ChildSpec
 ORPHAN_LOOK = 0.05
 """Seconds between looks for the end of a child whose parent is gone."""
 
+MOMENT = 0.5
+"""Seconds."""
+
 
 @dataclass(eq=False)
 class Child:
@@ -29,6 +32,7 @@ class Child:
     pid: int = 0
     keys: tuple[RouteKeys, ...] = ()
     reading: Message | None = None
+    reads_since: float = 0.0
     recycling: bool = False
     unrenewed: bool = False
     """The last renewal did not succeed, and that was told."""
@@ -57,6 +61,15 @@ class Child:
     def general(self) -> bool:
         """Whether it is one of the processes that a worker was asked for: neither for one route nor for one entry."""
         return not self.runs_alone and self.spec.exclusive is None
+
+    @property
+    def lasted(self) -> bool:
+        """Whether it has read, and for longer than a moment: then its death is no failure to start."""
+        return self.reading is not None and asyncio.get_running_loop().time() - self.reads_since > MOMENT
+
+    def reads(self, report: Message) -> None:
+        """Note that it reads."""
+        self.reading, self.reads_since = report, asyncio.get_running_loop().time()
 
     def is_at(self, step: str) -> None:
         """Note what it is at."""

@@ -62,10 +62,17 @@ class HandOn:
                 self._condemn(left[0], swept.poison)
             if swept.moved:
                 log.warning("entries.handed_on", stream=left[0].stream, entries=swept.moved, worker=child.name)
+                self._tell_readers(left[0])
             else:
                 left.pop(0)
         with contextlib.suppress(HeadraceError):  # it would be forgotten by itself, a little later
             await self._broker.fleet.withdraw(child.name)
+
+    def _tell_readers(self, keys: RouteKeys) -> None:
+        """What is parked makes no noise: without a word it would be found at the next look, seconds later."""
+        for child in self._children:
+            if not child.runs_alone and keys in child.keys:
+                child.channel.tell({"look": [keys.stream, keys.group]})
 
     def _condemn(self, keys: RouteKeys, entries: Sequence[str]) -> None:
         """Have a child dead-letter what killed one process after the other before it began."""

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from runtime.broker.client import Broker
+from runtime.broker.keys import RouteKeys
 from runtime.engine.base import Engine, FlowSource, LoadedFlow
 from runtime.registry.registry import Registry
 from runtime.registry.snapshot import Problem, Route, Snapshot
@@ -73,6 +74,8 @@ class Resources:
     """Tells the supervisor something, if there is one."""
     leaves_exclusive: bool = False
     """Routes that want a process of their own are another's."""
+    on_news: Callable[[Callable[[RouteKeys], None]], None] = lambda _: None
+    """Takes what is to be called where the supervisor knows that a route has something to fetch."""
     condemned: Condemned = field(default_factory=deque)
     """What the supervisor wants dead-lettered: entries that killed one process after the other."""
     alone: tuple[str, str] | None = None
@@ -156,7 +159,14 @@ class Identity:
             broker, lanes, self._book, limiter, worker=self.name, concurrency=settings.worker.concurrency
         )
         self._loops: tuple[PeriodicLoop, ...] = (
-            Sweeper(broker, lanes, settings.worker, condemn=self._consumer.condemn, condemned=resources.condemned),
+            Sweeper(
+                broker,
+                lanes,
+                settings.worker,
+                condemn=self._consumer.condemn,
+                condemned=resources.condemned,
+                found=self._consumer.kick,
+            ),
             Janitor(broker, lanes, settings),
             self._reporter,
             _Upkeep(self._book, self._lease),
@@ -168,6 +178,7 @@ class Identity:
         Raises whatever ended one of the roles: a worker without its sweeper must not look alive.
         """
         self._lease.start()
+        self._with.on_news(self._look)
         try:
             ends = {self._spawn(self._with.drain.wait(), "drain"), self._spawn(self._lease.lost.wait(), "lost")}
             roles = {self._spawn(self._serve(on_ready), "serve")}
@@ -230,6 +241,11 @@ class Identity:
                 if tries == 1:
                     log.warning("redis.failed", step="adopt", code=error.code, error=error.message)
                 await asyncio.sleep(min(2.0, 0.1 * 2 ** min(tries, 5)))
+
+    def _look(self, keys: RouteKeys) -> None:
+        for lane in self._with.lanes:
+            lane.hungry |= lane.keys == keys
+        self._consumer.kick()
 
     def _takes(self, route: Route) -> bool:
         if self._with.only and route.name not in self._with.only:

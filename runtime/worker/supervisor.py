@@ -205,7 +205,8 @@ class Supervisor:
         for route in self._exclusive - {spec.exclusive for spec in serving}:
             await self._start(exclusive=route)
         for entry in self._suspects.waiting:
-            if sum(child.runs_alone for child in self._children) < MAX_ALONE:
+            if self._suspects.busy < MAX_ALONE:
+                self._suspects.dismiss()
                 self._suspects.give(entry, await self._start(alone=entry))
 
     async def _start(self, *, alone: tuple[str, str] | None = None, exclusive: str | None = None) -> Child:
@@ -245,6 +246,7 @@ class Supervisor:
             self._recycles(child)
             self._changed.set()
         if "next" in message and child.spec.alone is not None:
+            self._changed.set()  # its place is free from now on
             return {"entry": await self._suspects.next(child, child.spec.alone[0])}
         if "alone" in message:
             self._suspects.ask((message["alone"][0], message["alone"][1]))
@@ -258,7 +260,7 @@ class Supervisor:
 
     def _reads(self, child: Child, report: Message) -> None:
         """A child reads. Once all that were started do: say what this worker runs, and what not."""
-        child.reading = report
+        child.reads(report)
         self._failed_starts = 0
         log.info("child.reading", worker=child.name, pid=child.pid, routes=len(report["ready"]))
         told = [child.reading for child in self._children if not child.runs_alone]
@@ -288,10 +290,12 @@ class Supervisor:
         )
         if not expected:
             self._failed_starts += child.reading is None and (lived < STEADY or child.killed)
-            self._short_lives = self._short_lives + 1 if lived < STEADY else 0
+            self._short_lives = 0 if lived >= STEADY or child.lasted else self._short_lives + 1
             self._roles.errand(self._hand_on.all_of(child), f"hand-on:{child.name}")
         self._roles.errand(child.channel.close(), f"close:{child.name}")
         self._suspects.ended(child)
+        # One that has read is replaced at once, however often: others wait for what it held. One that has not may be
+        # unable to, and must not be started in a circle.
         pause = 0.0 if expected else min(5.0, 0.02 * 2 ** min(self._short_lives, 10))
         asyncio.get_running_loop().call_later(pause * random.uniform(0.5, 1.0), self._changed.set)  # noqa: S311
 

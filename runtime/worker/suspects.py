@@ -47,6 +47,17 @@ class Suspects(Generic[Runner]):
         """Entries that nobody has been given, the longest waiting first."""
         return [entry for entry, runner in self._runners.items() if runner is None]
 
+    @property
+    def busy(self) -> int:
+        """How many children run one now; those that wait for another are not counted."""
+        return len({runner for runner in self._runners.values() if runner is not None})
+
+    def dismiss(self) -> None:
+        """Let those end that wait for another entry: their place is wanted."""
+        for _, told in self._idle.values():
+            if not told.done():
+                told.set_result("")
+
     def give(self, entry: Entry, runner: Runner) -> None:
         """Let this child run it."""
         self._runners[entry] = runner
@@ -70,7 +81,7 @@ class Suspects(Generic[Runner]):
             return ""
         finally:
             del self._idle[runner]
-        self._ran[runner] += 1
+        self._ran[runner] += bool(entry_id)
         return entry_id
 
     def ended(self, runner: Runner) -> None:

@@ -37,10 +37,12 @@ class Sweeper(PeriodicLoop):
         *,
         condemn: Callable[[Lane, Sequence[str]], Awaitable[None]],
         condemned: Condemned,
+        found: Callable[[], None],
     ) -> None:
         super().__init__(settings.sweep_interval)
         self._condemn = condemn
         self._condemned = condemned
+        self._found = found
         self._broker = broker
         self._lanes = lanes
         self._settings = settings
@@ -85,4 +87,5 @@ class Sweeper(PeriodicLoop):
                 break
         if moved or removed:
             lane.hungry = True
+            self._found()
             log.warning("entries.recovered", route=lane.name, entries=moved, consumers_removed=removed)

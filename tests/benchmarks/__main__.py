@@ -12,10 +12,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks import idle, latency
+from tests.benchmarks import idle, latency, recovery
 
 RESULTS = Path(__file__).parent / "results"
-BENCHMARKS = {"latency": latency.measure, "idle": idle.measure}
+BENCHMARKS = {"latency": latency.measure, "idle": idle.measure, "recovery": recovery.measure}
 
 
 def main() -> int:

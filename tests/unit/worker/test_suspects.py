@@ -59,3 +59,16 @@ async def test_a_child_leaves_its_place_to_others_after_its_turn(alone, monkeypa
     alone.give(("a", "0-0"), "child")
     assert [await alone.next("child", "a"), await alone.next("child", "a")] == ["1-0", ""]
     assert alone.waiting == [("a", "2-0"), ("b", "9-0")]
+
+
+async def test_a_child_that_waits_holds_no_place_and_ends_where_it_is_wanted():
+    alone = Suspects[str]()
+    alone.ask(("a", "0-0"))
+    alone.give(("a", "0-0"), "child")
+    assert alone.busy == 1
+    last = asyncio.create_task(alone.next("child", "a"))
+    await asyncio.sleep(0)
+    alone.ask(("b", "1-0"))
+    assert alone.busy == 0
+    alone.dismiss()
+    assert await last == ""
