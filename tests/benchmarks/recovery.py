@@ -95,6 +95,28 @@ class Scene:
         log = self.folder / f"worker-{pid}.log"
         await self.ledger.until(lambda: log.exists() and "child.reading" in log.read_text())
 
+    async def held(self, route: str, until: str = "") -> str:
+        """Send an event whose runs wait until it, or what is named, is let go; its id."""
+        event = new_event_id()
+        path = self.folder / f"let-go-{until or event}"
+        return await self.client.send(f"flows:{route}", {"input_value": "x", "until": str(path)}, event_id=event)
+
+    def let_go(self, what: str) -> None:
+        """Let runs end that wait for it."""
+        (self.folder / f"let-go-{what}").touch()
+
+    async def takes_one(self, pid: int) -> None:
+        """Wait until one of a worker's processes runs an event."""
+        log = self.folder / f"worker-{pid}.log"
+
+        def runs() -> bool:
+            told = log.read_text().splitlines(keepends=True) if log.exists() else []
+            lines = [json.loads(line) for line in told if "child.reading" in line and line.endswith("\n")]
+            pids = {line["pid"] for line in lines}
+            return any(line["pid"] in pids for starts in self.ledger.starts.values() for line in starts)
+
+        await self.ledger.until(runs)
+
 
 @asynccontextmanager
 async def scene(*routes: str) -> AsyncIterator[Scene]:
@@ -158,7 +180,7 @@ async def deaths_of_workers(times: int, at_once: int, **worker: Any) -> list[flo
 
 async def _die(on: Scene, routes: list[str], worker: dict[str, Any]) -> list[float]:
     dying = {route: await on.workers.start(only=route, **worker) for route in routes}
-    events = {route: await on.client.send(f"flows:{route}", {"input_value": "x", "first": 600}) for route in routes}
+    events = {route: await on.held(route) for route in routes}
     for event in events.values():
         await on.ledger.start(event)
     standby = await on.workers.start(concurrency=100, **worker)
@@ -167,54 +189,62 @@ async def _die(on: Scene, routes: list[str], worker: dict[str, Any]) -> list[flo
     for route in routes:
         killed[route] = boot()
         on.workers.kill(dying[route])
+        on.let_go(events[route])
         await asyncio.sleep(APART)
     return [(await on.ledger.start(events[route], 2))["at"] - killed[route] for route in routes]
 
 
-async def restarts(times: int, *, lease: float = 15.0) -> dict[str, float | int]:
-    """Consumers of the group after so many restarts: each takes an event, then ends by SIGTERM or is killed."""
+async def restarts(times: int, *, at_once: int = STARTING, **worker: Any) -> dict[str, float | int]:
+    """Consumers of the group after so many restarts: each takes an event, and with it in hand is killed or hurried out.
+
+    One worker stays: it runs one long event all the while, and only tidies up.
+    """
     async with scene("echo") as on:
-        stays = await on.workers.start(concurrency=1, lease=lease)
-        await on.starts_reading(stays)
-        free = asyncio.Semaphore(STARTING)
+        await on.workers.start(concurrency=1, **worker)
+        busy = await on.held("echo", "never")
+        await on.ledger.start(busy)
+        free = asyncio.Semaphore(at_once)
 
-        async def restart(number: int) -> None:
+        async def restart(number: int) -> str:
             async with free:
-                pid = await on.workers.start(lease=lease)
-                await on.starts_reading(pid)
-                await on.client.send("flows:echo", {"input_value": "x", "sleep": 0.05})
+                pid = await on.workers.start(concurrency=1, **worker)
+                event = await on.held("echo", "all")
+                await on.takes_one(pid)
                 if number % 2:
-                    os.kill(pid, signal.SIGTERM)
-                else:
                     on.workers.kill(pid)
+                else:
+                    for stop in (signal.SIGTERM, signal.SIGINT):  # two of one kind may arrive as one
+                        os.kill(pid, stop)
                 await on.workers.ended(pid)
+                return event
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(times):
-                group.create_task(restart(number))
+        events = await asyncio.gather(*(restart(number) for number in range(times)))
         began = boot()
-        consumers = await _settled_consumers(on, patience=2 * lease + 10)
-        done = await on.ledger.until(lambda: len(on.ledger.ends) >= times and len(on.ledger.ends))
+        # Those that held them are gone, and the one that stays is busy: one more runs what they left.
+        on.let_go("all")
+        await on.workers.start(**worker)
+        await on.ledger.until(lambda: all(on.ledger.ends[event] for event in events), timeout=120)
+        lease = worker.get("lease", 15.0)
         return {
             "restarts": times,
-            "restarts_consumers_left": consumers,
-            "restarts_live_workers": 1,
-            "restarts_hygiene_s": boot() - began,
-            "restarts_events_done": done,
+            "restarts_live_workers": 2,
+            "restarts_consumers_left": await _settled_consumers(on, patience=2 * lease + 10),
+            "restarts_all_tidy_s": boot() - began,
+            "restarts_events_done": sum(on.ledger.ends[event] for event in events),
         }
 
 
 async def _settled_consumers(on: Scene, *, patience: float) -> int:
-    """How many there are when no more go: as few as can be, or when patience is at its end."""
+    """How many there are when no more go: two that live and what is parked, or whatever is left at the end."""
     until = boot() + patience
     while True:
         left = len(await on.client.redis.xinfo_consumers("flows:echo", "headrace"))
-        if left <= 2 or boot() > until:
+        if left <= 3 or boot() > until:
             return left
         await asyncio.sleep(0.1)
 
 
-async def stale_entries(workers: int, entries: int) -> dict[str, float | int]:
+async def stale_entries(workers: int, entries: int, **worker: Any) -> dict[str, float | int]:
     """Executions of what a dead consumer holds, when so many workers start at once on it."""
     async with scene("echo") as on:
         keys, redis = RouteKeys("flows:echo", "headrace"), on.client.redis
@@ -228,7 +258,7 @@ async def stale_entries(workers: int, entries: int) -> dict[str, float | int]:
         await redis.xreadgroup(keys.group, "dead", {keys.stream: ">"}, count=entries)
         began = boot()
         for _ in range(workers):
-            await on.workers.start()
+            await on.workers.start(**worker)
         await on.ledger.until(lambda: len(on.ledger.ends) >= entries, timeout=300)
         done = boot()
         counts = Counter(len(lines) for lines in on.ledger.starts.values())

@@ -32,7 +32,7 @@ class LedgerEngine(EchoEngine):
     """Echo that writes the ledger. The payload may ask to ``exit``, ``segv``, ``block`` (s), ``sleep`` (s), to
     take ``naps``, to ``swallow`` its cancellation or to fail.
 
-    ``after`` (s) comes before all of these; ``first`` (s) too, but only in the first execution. ``hold`` (s) holds the
+    ``after`` (s) comes before all of these; so does waiting ``until`` a file is there. ``hold`` (s) holds the
     interpreter itself, from a thread. Loading the routes ``stuck`` and ``frozen`` never ends.
     """
 
@@ -56,8 +56,8 @@ class LedgerEngine(EchoEngine):
         self._write("start", request)
         payload = request.payload
         await asyncio.sleep(float(payload.get("after", 0)))
-        if (seconds := payload.get("first")) is not None and self._started(request.event_id) == 1:
-            await asyncio.sleep(float(seconds))
+        while (path := payload.get("until")) is not None and not Path(path).exists():
+            await asyncio.sleep(0.02)
         if payload.get("exit"):
             os._exit(9)
         if payload.get("segv"):
@@ -80,9 +80,6 @@ class LedgerEngine(EchoEngine):
             raise
         self._write("end", request)
         return output
-
-    def _started(self, event: str) -> int:
-        return len(starts(Path(self._ledger), event))
 
     def _block(self, seconds: float) -> None:
         until = time.monotonic() + seconds

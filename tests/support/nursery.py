@@ -87,7 +87,9 @@ def _worker(asked: dict[str, Any]) -> int:
     from runtime.settings import LogSettings, Settings, WorkerSettings
     from runtime.telemetry import logs
     from runtime.worker.process import Worker
+    from runtime.worker.zygote import die_with_parent
 
+    die_with_parent(signal.SIGKILL)
     folder = Path(asked["folder"])
     os.setsid()
     log = os.open(folder / f"worker-{os.getpid()}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
