@@ -34,11 +34,15 @@ class Leases:
         replies = await self._connection.run_all([call("renew", [k.leases], int(ttl * 1000), worker) for k in keys])
         return [LeaseState(_sound(reply)[0]) for reply in replies]
 
-    async def unstarted(self, keys: RouteKeys, *, worker: str, ids: Sequence[str]) -> int:
-        """Give back entries that were read and never begun; how many were still this worker's."""
+    async def unstarted(self, keys: RouteKeys, *, worker: str, ids: Sequence[str], delay: float = 0.0) -> int:
+        """Give back entries that were read and never begun, due ``delay`` seconds from now.
+
+        Returns how many were still this worker's.
+        """
         if not ids:
             return 0
-        (given,) = await self._connection.run(call("unstarted", [keys.stream, keys.due], keys.group, worker, *ids))
+        asked = call("unstarted", [keys.stream, keys.due], keys.group, worker, int(delay * 1000), *ids)
+        (given,) = await self._connection.run(asked)
         return int(given)
 
     async def leave(self, keys: RouteKeys, *, worker: str, ends: bool = True) -> None:

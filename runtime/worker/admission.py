@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +22,12 @@ log = structlog.get_logger("headrace.worker")
 
 FIRST_WAIT = 0.5
 """Seconds until a duplicate of a running event looks again, the first time; each time it is twice as long."""
+
+REFUSED = 3
+"""Times that Redis may refuse to let an entry begin, before the entry is put off."""
+
+REFUSED_AGAIN = 60.0
+"""Seconds for which it is put off."""
 
 _ACTIONS = {
     Verdict.ENDED: "event.duplicate",
@@ -90,6 +97,8 @@ class Admission:
                 return None
             except HeadraceError as error:
                 tries += 1
+                if not error.retryable and tries >= REFUSED and await self._put_off(work, error):
+                    return None
                 await backoff(work, "begin", error, tries)
                 continue
             if grant.verdict is Verdict.NO_LEASE:
@@ -123,6 +132,24 @@ class Admission:
         except HeadraceError as error:
             log.debug("event.not_taken_back", event_id=work.claim.event_id, code=error.code)
             return False  # parked: it is looked at again
+
+    async def _put_off(self, work: Work, refused: HeadraceError) -> bool:
+        """Look later at an entry that Redis does not let begin (somebody wrote over its gate): it takes a slot."""
+        keys, ids = work.flight.lane.keys, [work.claim.entry_id]
+        try:
+            await self._broker.leases.unstarted(keys, worker=self._worker, ids=ids, delay=REFUSED_AGAIN)
+        except HeadraceError:
+            return False
+        work.flight.lane.look_at(time.monotonic() + REFUSED_AGAIN)
+        log.error(
+            "event.refused",
+            route=work.active.route.name,
+            event_id=work.claim.event_id,
+            again=REFUSED_AGAIN,
+            code=refused.code,
+            error=refused.message,
+        )
+        return True
 
     async def _ensure_group(self, lane: Lane) -> None:
         try:

@@ -115,6 +115,19 @@ async def test_a_run_that_a_fault_of_ours_forgot_is_taken_over_by_its_own_worker
         assert await c.redis.xlen("flows:echo") == 0
 
 
+async def test_an_entry_whose_gate_was_written_over_takes_no_slot(server_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(admission, "REFUSED_AGAIN", 0.3)
+    write_flow(tmp_path, "echo")
+    async with client(server_url) as c:
+        await c.redis.set(KEYS.gate("bad"), "a string")
+        async with running(server_url, tmp_path, settings=worker_settings(concurrency=1)):
+            await c.send("flows:echo", {"input_value": "bad"}, event_id="bad")
+            good = await c.send("flows:echo", {"input_value": "good"})
+            assert (await c.run(KEYS, good)).status is RunStatus.COMPLETED
+            await c.redis.delete(KEYS.gate("bad"))
+            assert (await c.run(KEYS, "bad")).status is RunStatus.COMPLETED
+
+
 async def test_a_neighbour_that_blocks_the_loop_costs_nobody_an_attempt(server_url, tmp_path):
     """A timeout counts the time that a run was given. The blocker's own counts what it took from the others."""
     flows, ledger = tmp_path / "flows", tmp_path / "ledger"

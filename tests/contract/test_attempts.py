@@ -10,7 +10,7 @@ import pytest
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
 from shared_models.result import RunStatus
-from tests.support.hand import DEAD, STREAM, Hand, Try, raw, run_of, send, sweep
+from tests.support.hand import DEAD, STREAM, Hand, Try, make_due, raw, run_of, send, sweep
 
 
 async def begun(broker: Broker, name: str) -> tuple[Hand, Try]:
@@ -198,7 +198,11 @@ async def test_reconciled_and_unstarted_are_not_charged(broker: Broker) -> None:
         (found,) = await broker.reader.read_ids(hand.keys, await broker.reader.pending(hand.keys, worker="w1"))
         assert await broker.leases.unstarted(hand.keys, worker="w1", ids=[found.entry_id]) == 1
         await hand.fetch()
-    (found,) = await broker.reader.read_ids(hand.keys, [entry])
+    found = (await broker.reader.read_ids(hand.keys, [entry]))[0]
+    assert await broker.leases.unstarted(hand.keys, worker="w1", ids=[entry], delay=100.0) == 1
+    assert await hand.fetch() == []
+    await make_due(broker)
+    (found,) = await hand.fetch()
     assert (await hand.begin(found)).grant.attempts == 1
     ((_, _, _, deliveries),) = await raw(broker, "XPENDING", STREAM, "headrace", "-", "+", 10)
     assert deliveries == 1
