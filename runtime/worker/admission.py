@@ -162,7 +162,9 @@ class Admission:
 def _tell(work: Work, grant: Grant) -> None:
     if grant.verdict is Verdict.RUN:
         return
-    tell = log.debug if grant.verdict is Verdict.WAIT and grant.waits > 1 else log.info
+    # What waits says so once; what is staged is told of when it was published, or could not be.
+    again = (grant.verdict is Verdict.WAIT and grant.waits > 1) or grant.verdict is Verdict.STAGED
+    tell = log.debug if again else log.info
     tell(
         _ACTIONS.get(grant.verdict, "event.not_run"),
         route=work.active.route.name,

@@ -15,6 +15,7 @@ from runtime.broker.server import inspect
 from runtime.cli.doctor import judge
 from runtime.errors import BrokerError
 from runtime.settings import RedisSettings
+from runtime.worker import settler
 from shared_models.codec import downstream_event_id, new_event_id
 from tests.contract.test_staging import test_the_next_holder_publishes_and_does_not_run as _staged_take_over
 from tests.support.command import headrace
@@ -152,6 +153,33 @@ async def test_a_worker_publishes_what_another_has_staged_and_does_not_run_it(
         Staging.finish = finish  # type: ignore[method-assign]
     assert engine.runs == {event: 1, downstream_event_id(event, 0, 0): 1}
     assert await results(broker) == {event: 1}
+
+
+@pytest.mark.parametrize("mended", ["taken", "flows:first:dead_letter"])
+async def test_an_outcome_that_neither_target_nor_dead_letters_take_is_kept(
+    a_cluster: Cluster, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: str
+) -> None:
+    """In slots of their own: nothing is half done, and nothing is run again."""
+    monkeypatch.setattr(settler, "REFUSED_AGAIN", 0.2)
+    write_flow(tmp_path, "first", spec={"publish": [{"to": "taken"}]})
+    engine, event = Counting(), new_event_id()
+    for name in ("taken", "flows:first:dead_letter"):
+        await raw(broker, "SET", name, "a string")
+    async with running(a_cluster.url, tmp_path, engine=engine):
+        await publish(broker, event)
+        after, held = "0-0", 0
+        async with asyncio.timeout(20):
+            while held < 2:
+                for line in await broker.runs.feed(FIRST, event, after=after, block=5):
+                    after, held = line.id, held + (line.type.value == "retry")
+        await raw(broker, "DEL", mended)
+        async with asyncio.timeout(20):
+            while (record := await broker.runs.get(FIRST, event)) is None or not record.status.final:
+                await broker.runs.feed(FIRST, event, after=after, block=0.2)
+    assert record.result is not None
+    assert (record.result.text, record.attempts) == (event, 1)
+    assert await raw(broker, "XLEN", mended) == 1
+    assert engine.runs == {event: 1}
 
 
 async def test_errors_are_ours_and_one_part_of_a_pipeline_may_fail(broker: Broker) -> None:
