@@ -29,7 +29,7 @@ from runtime.worker.intake import Intake
 from runtime.worker.lanes import ActiveRoute
 from runtime.worker.lease import Lease
 from runtime.worker.loop_clock import LoopClock
-from runtime.worker.retry import decide
+from runtime.worker.retry import decide, describe
 from runtime.worker.settler import Settler, code_of, message_of
 from runtime.worker.work import Work
 from shared_models.dead_letter import ErrorInfo
@@ -97,6 +97,8 @@ class Processor:
             return None if aborted.why is Abort.LOST else Released()
         except Exception as error:  # noqa: BLE001  the one place where an exception becomes an outcome
             outcome = decide(error, attempts=work.attempts, policy=route.spec.retry, draw=self._draw)
+            if result is not None:  # paid for: kept, though it could not be published, and not paid for again
+                outcome = DeadLettered(describe(error), result=result)
             log.warning(
                 "run.failed",
                 route=route.name,
@@ -106,8 +108,6 @@ class Processor:
                 code=code_of(outcome),
                 error=message_of(outcome),
             )
-            if isinstance(outcome, DeadLettered) and result is not None:
-                outcome = replace(outcome, result=result)  # paid for: kept, though it could not be published
             return _with_reply(work, outcome)
 
 

@@ -15,7 +15,7 @@ from runtime.broker.client import Broker
 from runtime.broker.delivery import Delivery, Grant
 from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried, Settled
 from runtime.broker.settlement import OutcomeRefused
-from runtime.errors import OutcomeTooLarge, PublishRefused
+from runtime.errors import BrokerError, OutcomeTooLarge, PublishRefused
 from runtime.settings import Settings
 from runtime.worker import publications
 from runtime.worker.flights import Abort
@@ -97,7 +97,8 @@ class Settler:
                     meta=work.meta,
                     dead_letter_stream=work.active.route.dead_letters,
                 )
-            except HeadraceError as error:
+            except Exception as problem:  # noqa: BLE001  also a fault of ours must not have the flow run again
+                error = _as_refusal(work, problem)
                 if not error.retryable and isinstance(outcome, Completed | DeadLettered):
                     if (less := _less(work, outcome, error)) is not None:
                         outcome = less
@@ -125,7 +126,7 @@ class Settler:
     ) -> None:
         """Keep what nothing takes, so that the flow does not run again: its run may have been paid for.
 
-        ``whole`` is tried again until somebody has mended its targets; ``least`` is kept where that is too large.
+        ``whole`` is tried again until somebody has mended its targets; ``least`` is kept where that cannot be.
         """
         outcome, tries = whole, 0
         while work.flight.abort is not Abort.LOST:
@@ -140,9 +141,10 @@ class Settler:
                     why=refused.message,
                     delay=REFUSED_AGAIN,
                 )
-            except HeadraceError as error:
+            except Exception as problem:  # noqa: BLE001  as above
                 tries += 1
-                outcome = least if isinstance(error, OutcomeTooLarge) else outcome
+                error = _as_refusal(work, problem)
+                outcome = outcome if error.retryable else least
                 await backoff(work, "hold", error, tries)
                 continue
             log.error(
@@ -255,6 +257,13 @@ def _entry_gone(work: Work) -> ErrorInfo:
         message=f"the entry {work.claim.entry_id} was deleted from {work.claim.keys.stream} by somebody else while it "
         "was to be retried; the fields are kept here",
     )
+
+
+def _as_refusal(work: Work, problem: Exception) -> HeadraceError:
+    if isinstance(problem, HeadraceError):
+        return problem
+    log.error("settle.crashed", event_id=work.claim.event_id, exc_info=problem)
+    return BrokerError(f"the outcome cannot be written: {problem!r}")
 
 
 def _less(work: Work, outcome: Completed | DeadLettered, refused: HeadraceError) -> DeadLettered | None:

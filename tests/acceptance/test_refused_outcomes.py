@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 
 from runtime.broker.keys import RouteKeys
+from runtime.broker.settlement import Settlement
 from runtime.engine.echo import EchoEngine
 from runtime.errors import EventFault
-from runtime.worker import settler
+from runtime.worker import publications, settler
 from shared_models.dead_letter import ErrorInfo
 from shared_models.result import RunStatus
 from tests.support.harness import DEADLINE, client, running, write_flow
@@ -144,4 +145,23 @@ async def test_a_result_that_is_larger_than_redis_takes(server: RedisServer, flo
     assert (run.status, run.attempts) == (RunStatus.DEAD_LETTERED, 1)
     assert letter.code == "result_too_large"
     assert limit in letter.reason
+    assert engine.runs == {event: 1}
+
+
+@pytest.mark.parametrize("where", ["made", "written"])
+async def test_a_fault_of_ours_after_the_run_does_not_have_it_run_again(broker_url, flows, monkeypatch, where):
+    def fails(*_args, **_more):
+        raise RecursionError("a fault of ours")
+
+    if where == "made":
+        monkeypatch.setattr(publications, "completed", fails)
+    else:
+        monkeypatch.setattr(Settlement, "_completed", fails)
+    engine = Paid()
+    async with client(broker_url) as c, running(broker_url, flows, engine=engine):
+        event = await c.send("flows:echo", {"input_value": "paid for"})
+        run = await c.run(KEYS, event)
+    assert (run.status, run.attempts) == (RunStatus.DEAD_LETTERED, 1)
+    assert run.result is not None
+    assert run.result.text == "paid for"
     assert engine.runs == {event: 1}
