@@ -138,6 +138,8 @@ class Accelerators(_Spec):
     display_text: bool = True
     credentials: bool = True
     http_clients: bool = True
+    tool_schemas: bool = True
+    provider_registry: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -20,8 +20,10 @@ from runtime.engine.accelerators.display_text import DISPLAY_TEXT
 from runtime.engine.accelerators.http_clients import HTTP_CLIENTS
 from runtime.engine.accelerators.json_copies import JSON_COPIES
 from runtime.engine.accelerators.model_copies import MODEL_COPIES
+from runtime.engine.accelerators.provider_registry import PROVIDER_REGISTRY
 from runtime.engine.accelerators.services import SERVICES
 from runtime.engine.accelerators.tls_contexts import TLS_CONTEXTS
+from runtime.engine.accelerators.tool_schemas import TOOL_SCHEMAS
 from runtime.errors import EngineError
 
 log = structlog.get_logger("headrace.engine")
@@ -36,6 +38,8 @@ ALL: tuple[Accelerator, ...] = (
     DISPLAY_TEXT,
     CREDENTIALS,
     HTTP_CLIENTS,
+    TOOL_SCHEMAS,
+    PROVIDER_REGISTRY,
 )
 
 

@@ -27,6 +27,7 @@ from runtime.engine.accelerators.container_host import Remembered
 from runtime.engine.accelerators.credentials import BackgroundLoop
 from runtime.engine.accelerators.json_copies import NotJSONError, copy_json
 from runtime.engine.accelerators.tls_contexts import Contexts
+from runtime.engine.accelerators.tool_schemas import Schemas
 from runtime.engine.state import CURRENT, RunState
 from shared_models.route import Accelerators
 from tests.integration.engine.conftest import Runner
@@ -270,6 +271,51 @@ def _shared(one: Any, other: Any) -> list[Any]:
     if isinstance(one, dict):
         return [x for key in one for x in _shared(one[key], other[key])]
     return [x for a, b in zip(one, other, strict=True) for x in _shared(a, b)]
+
+
+# --- schemas and providers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_schema_is_made_once_for_the_same_inputs() -> None:
+    io = importlib.import_module("lfx.io")
+    made: list[Any] = []
+
+    def make(inputs: list[Any]) -> Any:
+        made.append(inputs)
+        return type("InputSchema", (BaseModel,), {})
+
+    schemas = Schemas(make)
+    first = [io.MessageTextInput(name="a", info="x"), io.IntInput(name="n", value=1, required=False)]
+    again = [io.MessageTextInput(name="a", info="x"), io.IntInput(name="n", value=1, required=False)]
+    assert schemas.get(first) is schemas.get(again)
+    others = [
+        [io.MessageTextInput(name="a", info="y"), io.IntInput(name="n", value=1, required=False)],
+        [io.MessageTextInput(name="a", info="x"), io.IntInput(name="n", value=2, required=False)],
+        [io.MessageTextInput(name="a", info="x"), io.BoolInput(name="n", value=True, required=False)],
+        [io.DropdownInput(name="a", info="x", options=["1", "2"])],
+        [io.DropdownInput(name="a", info="x", options=["1", "3"])],
+    ]
+    assert len({schemas.get(first), *(schemas.get(other) for other in others)}) == 1 + len(others)
+    changeable = [io.DictInput(name="d", value={"a": 1}, required=False)]
+    assert schemas.get(changeable) is not schemas.get(changeable)
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_snapshot_of_providers_is_taken_anew_when_they_change() -> None:
+    registry = importlib.import_module("lfx.base.models.provider_registry")
+    first = registry.get_registry_snapshot()
+    assert registry.get_registry_snapshot() is first
+    own = registry.ProviderDescriptor(
+        name="Provider of a test", metadata={"variables": [], "mapping": {"model_class": "ChatOpenAI"}}
+    )
+    try:
+        assert registry.register_provider(own)
+        assert registry.get_registry_snapshot() is not first
+        assert own.name in {d.name for d in registry.get_registry_snapshot().descriptors_by_id.values()}
+    finally:
+        registry.unregister_provider(own.name)
+    assert own.name not in {d.name for d in registry.get_registry_snapshot().descriptors_by_id.values()}
 
 
 # --- credentials ----------------------------------------------------------------------------------------------------
