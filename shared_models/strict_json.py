@@ -41,10 +41,14 @@ def parse_json(text: str, *, field: str) -> Any:
     return value
 
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+"""Kept: ``json.dumps`` makes one for every call."""
+
+
 def dump_json(value: Any, *, field: str) -> str:
     """``value`` as compact JSON. Raises EnvelopeInvalid that names ``field`` where JSON has no way to write it."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _COMPACT.encode(value)
         text.encode()
     except UnicodeEncodeError as error:
         raise EnvelopeInvalid(f"{field}: has half of a character (a lone surrogate)", field=field) from error

@@ -15,11 +15,14 @@ from shared_models.result import Published, RunRecord, RunResult, RunStatus
 _PUBLISHED = TypeAdapter(list[Published])
 
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def to_json(value: Any) -> str:
     """JSON text of a model or of JSON values. Lone surrogates, which UTF-8 has no bytes for, become escapes."""
     if isinstance(value, BaseModel):
         value = value.model_dump(exclude_none=True)
-    plain = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    plain = _COMPACT.encode(value)
     try:
         plain.encode()
     except UnicodeEncodeError:

@@ -7,6 +7,7 @@ people's lines are told from WARNING on, unless the level is ``debug``.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Mapping
@@ -62,7 +63,7 @@ def configure(settings: LogSettings) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         _mask,
-        *((_console(),) if drawn else (_in_order, structlog.processors.JSONRenderer(ensure_ascii=False, default=str))),
+        *((_console(),) if drawn else (_in_order, structlog.processors.JSONRenderer(_as_json))),
     )
     structlog.configure(
         processors=_Config.processors,
@@ -124,6 +125,13 @@ def _in_order(logger: Any, method: str, event: EventDict) -> EventDict:
 
 def _mask(logger: Any, method: str, event: EventDict) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", mask(event))
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
+
+
+def _as_json(event: EventDict, **_: Any) -> str:
+    return _ENCODER.encode(event)
 
 
 def _console() -> Processor:

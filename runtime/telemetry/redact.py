@@ -58,8 +58,10 @@ def mask_text(text: str) -> str:
     # Nearly all texts of a log are short and hold nothing: what no match can do without is looked for first.
     if '"' in text:
         text = _JSON.sub(rf"\1{MASK}", text)
-    if any(start in text for start in _STARTS):
-        text = _SHAPES.sub(MASK, text)
+    for start in _STARTS:
+        if start in text:
+            text = _SHAPES.sub(MASK, text)
+            break
     if (" " in text or ":" in text) and _SCHEMES.search(text):
         text = _SCHEME.sub(rf"\1{MASK}", text)
     if "://" in text:
