@@ -10,7 +10,6 @@ Never is an entry handed on before the process that held it has ended.
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -36,7 +35,8 @@ from runtime.worker.identity import new_name
 from runtime.worker.outlook import Outlook
 from runtime.worker.probes import ProbeServer, WorkerView
 from runtime.worker.renewals import Renewals
-from runtime.worker.roles import Roles
+from runtime.worker.restarts import Restarts
+from runtime.worker.roles import Roles, first
 from runtime.worker.suspects import Suspects
 from runtime.worker.zygote import STOPS, ChildSpec
 from runtime.worker.zygote_link import ZygoteLink
@@ -53,12 +53,6 @@ EXIT_REDIS_UNFIT = 7
 """Redis can never serve this worker as it is, and the log says why."""
 EXIT_ZYGOTE_HUNG = 6
 """The zygote stood still: in its start, which the log names, or later."""
-
-STEADY = 30.0
-"""Seconds after which a child that ends has not failed at its start."""
-
-MAX_FAILED_STARTS = 5
-"""Children that may fail at their start in a row before the worker gives up and lets its platform see it."""
 
 MAX_ALONE = 2
 """Entries that run alone at once, each in a child of its own beside the others."""
@@ -100,8 +94,7 @@ class Supervisor:
         self._folder_known = asyncio.Event()
         self._drain = asyncio.Event()
         self._changed = asyncio.Event()
-        self._failed_starts = 0
-        self._short_lives = 0
+        self._restarts = Restarts()
         self._exit = EXIT_OK
 
     # --- from start to end ------------------------------------------------------------------------------------------
@@ -116,11 +109,11 @@ class Supervisor:
         self._begin_roles()
         try:
             for known in (self._zygote.ready, self._folder_known, self._admitted):
-                await self._first(known, self._drain, self._zygote.gone)
+                await first(known, self._drain, self._zygote.gone)
             self._outlook.begins()
             while not self._drain.is_set() and not self._zygote.gone.is_set():
                 await self._fill()
-                await self._first(self._changed, self._drain, self._zygote.gone)
+                await first(self._changed, self._drain, self._zygote.gone)
                 self._changed.clear()
             if self._zygote.gone.is_set() and not self._drain.is_set():
                 log.error("zygote.gone")
@@ -171,7 +164,7 @@ class Supervisor:
         """Drain every child, and kill what does not end in its time."""
         for child in self._children:
             child.channel.tell({"drain": True})
-        ends = [self._roles.errand(_wait(child.ended), f"end:{child.name}") for child in self._children]
+        ends = [self._roles.errand(child.ended.wait(), f"end:{child.name}") for child in self._children]
         if not ends:
             return
         self._roles.errand(self._hand_on.excuse(), "excuse")
@@ -191,8 +184,8 @@ class Supervisor:
 
     async def _fill(self) -> None:
         """Start children until there are as many as there should be, and those that run one entry alone."""
-        if self._failed_starts >= MAX_FAILED_STARTS:
-            log.error("children.fail", times=self._failed_starts)
+        if self._restarts.given_up:
+            log.error("children.fail", times=self._restarts.failed_starts)
             self._exit = EXIT_CHILDREN_FAIL
             self._drain.set()
             return
@@ -261,7 +254,7 @@ class Supervisor:
     def _reads(self, child: Child, report: Message) -> None:
         """A child reads. Once all that were started do: say what this worker runs, and what not."""
         child.reads(report)
-        self._failed_starts = 0
+        self._restarts.reads()
         log.info("child.reading", worker=child.name, pid=child.pid, routes=len(report["ready"]))
         told = [child.reading for child in self._children if not child.runs_alone]
         if self._on_reading is None or len(told) < self._settings.processes + len(self._exclusive):
@@ -288,16 +281,13 @@ class Supervisor:
         (log.info if expected else log.error)(
             "child.ended", worker=child.name, pid=child.pid, how=how(status), lived=round(lived, 1)
         )
+        pause = 0.0
         if not expected:
-            self._failed_starts += child.reading is None and (lived < STEADY or child.killed)
-            self._short_lives = 0 if lived >= STEADY or child.lasted else self._short_lives + 1
+            pause = self._restarts.died(child, lived=lived)
             self._roles.errand(self._hand_on.all_of(child), f"hand-on:{child.name}")
         self._roles.errand(child.channel.close(), f"close:{child.name}")
         self._suspects.ended(child)
-        # One that has read is replaced at once, however often: others wait for what it held. One that has not may be
-        # unable to, and must not be started in a circle.
-        pause = 0.0 if expected else min(5.0, 0.02 * 2 ** min(self._short_lives, 10))
-        asyncio.get_running_loop().call_later(pause * random.uniform(0.5, 1.0), self._changed.set)  # noqa: S311
+        asyncio.get_running_loop().call_later(pause, self._changed.set)
 
     async def _await_orphans(self) -> None:
         """Without the zygote nobody waits for its children: look for a child's end once it has hung up."""
@@ -323,15 +313,3 @@ class Supervisor:
                     child.channel.tell({"drain": True})
             self._folder_known.set()
             self._changed.set()
-
-    async def _first(self, *events: asyncio.Event) -> None:
-        waits = [asyncio.create_task(event.wait(), name="supervisor:wait") for event in events]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
