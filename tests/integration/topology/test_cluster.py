@@ -11,9 +11,9 @@ import pytest
 from runtime.broker.client import Broker
 from runtime.broker.cluster import _slot
 from runtime.broker.keys import RouteKeys
-from runtime.broker.server import inspect
+from runtime.broker.server import admit, inspect
 from runtime.cli.doctor import judge
-from runtime.errors import BrokerError
+from runtime.errors import BrokerError, ServerUnfit
 from runtime.settings import RedisSettings
 from runtime.worker import settler
 from shared_models.codec import downstream_event_id, new_event_id
@@ -221,6 +221,18 @@ async def test_the_doctor_tells_what_answers(a_cluster: Cluster, broker: Broker)
     checks = {check.name: check for check in judge(await inspect(alone))}
     assert (checks["redis topology"].status, "redis+cluster://" in checks["redis topology"].hint) == ("fail", True)
     await alone.close()
+
+
+async def test_a_worker_is_admitted_by_the_cluster_and_not_by_one_of_its_servers(
+    a_cluster: Cluster, broker: Broker
+) -> None:
+    await admit(broker)
+    one = Broker.connect(a_cluster.servers[0].url, RedisSettings())
+    try:
+        with pytest.raises(ServerUnfit, match="redis\\+cluster://"):
+            await admit(one)
+    finally:
+        await one.close()
 
 
 def test_commands_take_the_address_of_a_cluster(a_cluster: Cluster, tmp_path: Path) -> None:
