@@ -9,34 +9,40 @@ from pathlib import Path
 
 import psutil
 
+from tests.benchmarks.figures import Row, Value, cpu_of, pss_of, quiet
 from tests.benchmarks.stack import stack
 from tests.support.harness import ECHO_FLOW
 
-SECONDS = 20.0
 ROUTES = 20
 
 
-async def measure() -> dict[str, float | int]:
-    """Percent of one core over 20 s of idling on 20 routes, after 5 s of settling."""
+async def measure(*, quick: bool = False) -> list[Row]:
+    """An idle worker on 20 routes."""
+    return [await idling(ROUTES, seconds=5.0 if quick else 20.0)]
+
+
+async def idling(routes: int, *, seconds: float, target: str = "") -> Row:
+    """A worker that idles for ``seconds``, after 5 s of settling. The ratio is its CPU to one core's.
+
+    Beside it: how many of its connections wait in a blocking command, per process that runs events.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(ROUTES):
+        for number in range(routes):
             (Path(folder) / f"idle-{number}.json").write_text(json.dumps(ECHO_FLOW))
         with stack(Path(folder), "--engine", "echo") as running:
-            worker, valkey = _family(running.worker), [psutil.Process(running.valkey)]
+            load = quiet()
             await asyncio.sleep(5)
-            before = [sum(sum(p.cpu_times()[:2]) for p in family) for family in (worker, valkey)]
-            await asyncio.sleep(SECONDS)
-            after = [sum(sum(p.cpu_times()[:2]) for p in family) for family in (worker, valkey)]
-            used = [(b - a) / SECONDS * 100 for a, b in zip(before, after, strict=True)]
-            return {
-                "routes": ROUTES,
-                "worker_cpu_percent_of_a_core": used[0],
-                "valkey_cpu_percent_of_a_core": used[1],
-                "worker_pss_mb": sum(p.memory_full_info().pss for p in worker) / 1e6,
+            families = (running.family, [psutil.Process(running.valkey)])
+            before = [cpu_of(family) for family in families]
+            await asyncio.sleep(seconds)
+            used = [(cpu_of(f) - b) / seconds for f, b in zip(families, before, strict=True)]
+            client = running.connect()
+            blocking = sum("b" in connection["flags"] for connection in await client.client_list())
+            await client.aclose()
+            values: dict[str, Value] = {
+                "worker CPU % of a core": used[0] * 100,
+                "Valkey CPU % of a core": used[1] * 100,
+                "blocking connections": blocking,
+                "worker PSS MB": pss_of(families[0]),
             }
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    """The supervisor, its zygote and its children."""
-    parent = psutil.Process(pid)
-    return [parent, *parent.children(recursive=True)]
+            return Row(f"{routes} routes, idle: CPU, to one core", values, used[0], target, load)

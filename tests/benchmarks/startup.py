@@ -1,0 +1,96 @@
+"""From the command to the first event that could run: ``headrace up`` beside ``lfx serve``, and a child's fork.
+
+Both serve the example flows of this repository; those that need a model get the stub's address.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.benchmarks.figures import Row, Value, quantile, quiet
+from tests.benchmarks.flows import EXAMPLES
+from tests.benchmarks.peers import lfx_serve
+from tests.benchmarks.stack import HEADRACE, started
+from tests.benchmarks.stub import stub
+from tests.support.harness import clean_environment
+
+
+async def measure(*, quick: bool = False) -> list[Row]:
+    """Each a few times, in turn; the medians are compared."""
+    times = 1 if quick else 3
+    ours, theirs = list[float](), list[float]()
+    load = quiet()
+    with tempfile.TemporaryDirectory() as folder, stub() as model:
+        home = Path(folder)
+        for number in range(times):
+            ours.append(_up(home / f"up-{number}", model.environment))
+            place = home / f"serve-{number}"
+            place.mkdir()
+            with lfx_serve(EXAMPLES, place, model.environment) as server:
+                theirs.append(server.seconds)
+        forks = _forks(home / "forks", model.environment, times=3 if quick else 8)
+    up, serve = quantile(ours, 0.5), quantile(theirs, 0.5)
+    values: dict[str, Value] = {"headrace up s": up, "lfx serve s": serve}
+    fork = quantile(forks, 0.5)
+    told: dict[str, Value] = {"p50 ms": fork, "worst ms": max(forks)}
+    return [
+        Row("example flows, to ready: seconds, to lfx serve", values, up / serve, "<= 0.5", load),
+        Row("fork to a child that reads: p50, to 1 ms", told, fork, "<= 50", load),
+    ]
+
+
+def _up(home: Path, environment: dict[str, str]) -> float:
+    home.mkdir()
+    began = time.perf_counter()
+    with started([HEADRACE, "up", "--flows", str(EXAMPLES), "--data", str(home / "data")], home, "ready", environment):
+        return time.perf_counter() - began
+
+
+def _forks(home: Path, environment: dict[str, str], *, times: int) -> list[float]:
+    """From a child's fork to its first read, in ms, as its process's age and the log tell: 10 ms fine."""
+    home.mkdir()
+    shutil.copytree(EXAMPLES, home / "flows")
+    words = [HEADRACE, "up", "--flows", str(home / "flows"), "--data", str(home / "data")]
+    process = subprocess.Popen(
+        words,
+        env=clean_environment(home, **environment, HEADRACE_LOG__FORMAT="json"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        found = list[float]()
+        for pid in _reading(process.stderr):
+            now = time.clock_gettime(time.CLOCK_BOOTTIME)
+            found.append((now - _born(pid)) * 1000)
+            if len(found) > times:
+                return found[1:]  # the first came with the worker's own start
+            time.sleep(0.5)
+            os.kill(pid, signal.SIGKILL)
+        raise RuntimeError("the worker ended")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _reading(lines: Iterable[str]) -> Iterable[int]:
+    """The process ids of children, as they begin to read."""
+    for line in lines:
+        if "child.reading" in line:
+            yield int(json.loads(line)["pid"])
+
+
+def _born(pid: int) -> float:
+    """When a process was forked, in seconds since the machine's start."""
+    ticks = int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+    return ticks / os.sysconf("SC_CLK_TCK")

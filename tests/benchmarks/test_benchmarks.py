@@ -1,0 +1,30 @@
+"""The benchmarks' own harness works: on the echo engine, and without a word about how fast anything is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import redis
+
+from tests.benchmarks.figures import Row, quantile
+from tests.benchmarks.noop import echo_flows, steady
+from tests.benchmarks.stack import stack
+
+
+async def test_a_closed_loop_and_a_deep_stream_are_measured(tmp_path: Path) -> None:
+    with stack(echo_flows(tmp_path / "flows"), "--engine", "echo", "--concurrency", "4") as running:
+        sample = await running.measure("echo", in_flight=4, seconds=0.2)
+        assert sample.events == len(sample.latencies) >= 4
+        assert sample.cpu > 0
+        assert float(sample.more["scripts"]) >= 2, "an event is begun and settled"
+        with redis.Redis.from_url(running.url) as client:
+            deep = steady(running, client, 50, 0.2)
+        assert deep.events > 0
+        assert {"Headrace events/s", "Headrace CPU ms", "Headrace round trips"} <= deep.values("Headrace").keys()
+
+
+def test_a_row_tells_whether_its_target_is_reached() -> None:
+    assert Row("x", {}, 0.19, "<= 0.2").reached is True
+    assert Row("x", {}, 5.9, ">= 6").reached is False
+    assert Row("x", {}, 5.9).reached is None
+    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
