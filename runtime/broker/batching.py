@@ -139,7 +139,7 @@ class Batches:
                 _give(reply, error)
             if isinstance(error, exceptions.ConnectionError):
                 # The other connections have ended with this one: without this each would fail once more.
-                await self._pool.disconnect(inuse_connections=False)
+                await drop_idle(self._pool)
             return False
         except asyncio.CancelledError:
             for reply in batch[answered:]:
@@ -150,6 +150,25 @@ class Batches:
     def _fail_waiting(self, error: Exception) -> None:
         while self._waiting:
             _give(self._waiting.popleft()[1], error)
+
+
+async def drop_idle(pool: ConnectionPool) -> None:
+    """End the connections of a pool that nobody uses.
+
+    Each is taken first, as any other user takes one: the pool's own way ends some under who takes them meanwhile, who
+    then has a connection without a socket.
+    """
+    taken: list[AbstractConnection] = []
+    while not taken or taken[-1].is_connected:
+        taken.append(pool.get_available_connection())  # type: ignore[no-untyped-call]
+
+    async def end(connection: AbstractConnection) -> None:
+        try:
+            await connection.disconnect(nowait=True)
+        finally:
+            await pool.release(connection)
+
+    await asyncio.gather(*(end(connection) for connection in taken), return_exceptions=True)
 
 
 def _give(reply: asyncio.Future[Any], answer: Any) -> None:

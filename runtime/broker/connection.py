@@ -16,7 +16,7 @@ from redis import exceptions
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
-from runtime.broker.batching import Batches
+from runtime.broker.batching import Batches, drop_idle
 from runtime.broker.scripts import Argument, Call
 from runtime.errors import AccessDenied, BrokerError, BrokerUnavailable, GroupMissing
 
@@ -138,7 +138,7 @@ class Server(Connection):
             except BrokerUnavailable as error:
                 if isinstance(error.__cause__, exceptions.ConnectionError):
                     # The other connections have ended with this one: without this each would fail once more.
-                    await self._commands.connection_pool.disconnect(inuse_connections=False)
+                    await drop_idle(self._commands.connection_pool)
                 raise
 
     @asynccontextmanager
