@@ -50,7 +50,7 @@ class WorkerSettings(_Group):
     probe_interval: float = Field(default=30.0, gt=0)
     reclaim_idle: float = Field(default=600.0, gt=0)
     hang_timeout: float = Field(default=60.0, gt=1)
-    start_timeout: float = Field(default=120.0, gt=0)
+    start_timeout: float = Field(default=300.0, gt=0)
     probe_port: int | None = Field(default=None, ge=1, le=65535)
     probe_host: str = "127.0.0.1"
     max_runs: int | None = Field(default=None, ge=1)
