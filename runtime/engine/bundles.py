@@ -6,7 +6,10 @@ LangflowEngine.prepare only.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import threading
+import warnings
 from collections.abc import Iterable
 
 from lfx.extension.loader import load_extension
@@ -19,10 +22,12 @@ _lock = threading.Lock()
 
 
 def load_providers(names: Iterable[str]) -> None:
-    """Load the bundles that bring the given model providers, each once per process. Raises FlowUnready."""
+    """Load the given model providers, each once per process: what brings it, and its client. Raises FlowUnready."""
     roots = catalog.extension_roots()
     for name in names:
         provider = catalog.installed().provider(name)
+        if provider and provider.module:
+            _import_client(provider.module)
         distribution = provider.extension if provider else None
         if not distribution:
             continue
@@ -34,3 +39,28 @@ def load_providers(names: Iterable[str]) -> None:
                 told = "; ".join(str(getattr(error, "message", error)) for error in result.errors)
                 raise FlowUnready(needs=(f"mend or reinstall {distribution}, which brings {name!r}: {told}",))
             _loaded.add(distribution)
+
+
+def _import_client(module: str) -> None:
+    """Import a provider's client. The engine would do so in the first run, on the event loop, for seconds."""
+    for name in (module, *_LATE, *_LATE_OF.get(module, ())):
+        # What is wrong with one, the run will say; a later version may not have it.
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module(name)
+
+
+_LATE = (
+    "anyio._backends._asyncio", "langchain_core.messages.block_translators.langchain_v0",
+    "langchain_core.tracers.run_collector", "langchain_core.tracers.stdout", "lfx.base.embeddings.model",
+    "lfx.base.models.llm_callback_utils", "lfx.base.models.model_remediation", "lfx.base.tools.component_tool",
+    "lfx.observability_llm_metrics", "lfx.utils.python_repl_security",
+)  # fmt: skip
+"""What is imported with a model's first call only."""
+
+_LATE_OF = {
+    "langchain_openai": (
+        "jiter", "openai.resources.chat.completions", "openai.lib.streaming.chat", "tiktoken_ext.openai_public",
+    ),
+}  # fmt: skip
+"""The same, by client."""

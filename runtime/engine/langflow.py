@@ -12,6 +12,7 @@ from typing import Any
 from runtime.engine import environment
 from runtime.engine.base import ChatHistory, Emit, FlowSource, LoadedFlow, RunOutput, RunRequest
 from runtime.engine.environ import EnvironGuard
+from runtime.engine.heap import Heap
 from runtime.errors import EngineError
 
 
@@ -30,6 +31,7 @@ class LangflowEngine:
         self._loading = asyncio.Lock()
         self._siblings: Mapping[str, FlowSource] = {}
         self._environ = EnvironGuard()
+        self._heap = Heap()
         self._loader: Any = None
         self._runner: Any = None
 
@@ -45,6 +47,7 @@ class LangflowEngine:
         services = await asyncio.to_thread(self._import)
         await services.load_templates_if_restricted()
         self._environ.install()
+        self._heap.keep()
 
     async def load(self, source: FlowSource) -> LoadedFlow:
         """Load a flow in a thread; one at a time, since compiling components shares the engine's module state."""
@@ -70,6 +73,7 @@ class LangflowEngine:
         finally:
             # What a load's imports set is remembered when the load is done.
             self._environ.leave(restore=not self._loading.locked())
+            self._heap.run_ended()
 
     def set_siblings(self, sources: Mapping[str, FlowSource]) -> None:
         """Remember the registry's flows for Run Flow components."""
@@ -78,6 +82,7 @@ class LangflowEngine:
     async def close(self) -> None:
         """Let the thread pool and os.environ go. Threads of blocking components are not waited for."""
         self._environ.remove()
+        self._heap.let_go()
         if self._accelerators is not None:
             installed, self._accelerators = self._accelerators, None
             await installed.let_go()

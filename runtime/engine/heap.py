@@ -1,0 +1,64 @@
+"""When the garbage of runs is collected. Pure.
+
+A run leaves graphs that refer to themselves; only the garbage collector frees these. Left to itself it lets those of
+many runs pile up in its oldest generation and then stops the loop, and every run on it, for all of them at once. Here it
+is asked after every few runs, so many that a collection is short; its own schedule for that generation is kept far off,
+for runs that leave much and do not end.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+
+AIM = 0.01
+"""Seconds that a collection should take."""
+
+SHARE = 25
+"""A collection is followed by so many times its own duration without one: what lives costs time too, each time."""
+
+MOST = 1000
+"""Runs after which there is one in any case."""
+
+FAR_OFF = 200
+"""Collections of the middle generation before the collector would look at the oldest by itself; usually 10."""
+
+
+class Heap:
+    """Collects after runs. Belongs to the event loop's thread."""
+
+    def __init__(
+        self, collect: Callable[[], object] = gc.collect, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._collect = collect
+        self._clock = clock
+        self._before: tuple[int, int, int] | None = None
+        self._ended = 0
+        self._every = 1
+        self._rest_until = 0.0
+
+    def keep(self) -> None:
+        """Put the collector's own schedule for old objects far off."""
+        if self._before is None:
+            self._before = gc.get_threshold()
+            gc.set_threshold(self._before[0], self._before[1], FAR_OFF)
+
+    def let_go(self) -> None:
+        """Give the collector its own schedule back."""
+        if self._before is not None:
+            gc.set_threshold(*self._before)
+            self._before = None
+
+    def run_ended(self) -> None:
+        """Collect, if it is time. Called on the loop, after a run."""
+        self._ended += 1
+        began = self._clock()
+        if self._ended < self._every or began < self._rest_until:
+            return
+        self._collect()
+        ended = self._clock()
+        took = max(ended - began, 1e-6)
+        self._every = max(1, min(MOST, int(self._ended * AIM / took)))
+        self._rest_until = ended + SHARE * took
+        self._ended = 0
