@@ -1,9 +1,9 @@
 """When the garbage of runs is collected. Pure.
 
 A run leaves graphs that refer to themselves; only the garbage collector frees these. Left to itself it lets those of
-many runs pile up in its oldest generation and then stops the loop, and every run on it, for all of them at once. Here it
-is asked after every few runs, so many that a collection is short; its own schedule for that generation is kept far off,
-for runs that leave much and do not end.
+many runs pile up in its oldest generation and then stops the loop, and every run on it, for all of them at once. Here
+it is asked after every few runs, so many that a collection is short. Its own schedule for that generation is kept far
+off, for runs that leave much and do not end.
 """
 
 from __future__ import annotations
