@@ -15,8 +15,8 @@ from collections.abc import Callable
 AIM = 0.01
 """Seconds that a collection should take."""
 
-SHARE = 25
-"""A collection is followed by so many times its own duration without one: what lives costs time too, each time."""
+SHARE = 0.5
+"""So many runs have ended for each that is under way: what lives is looked at too, and nothing is found there."""
 
 MOST = 1000
 """Runs after which there is one in any case."""
@@ -34,9 +34,9 @@ class Heap:
         self._collect = collect
         self._clock = clock
         self._before: tuple[int, int, int] | None = None
+        self._running = 0
         self._ended = 0
         self._every = 1
-        self._rest_until = 0.0
 
     def keep(self) -> None:
         """Put the collector's own schedule for old objects far off."""
@@ -50,15 +50,18 @@ class Heap:
             gc.set_threshold(*self._before)
             self._before = None
 
+    def run_began(self) -> None:
+        """A run is under way."""
+        self._running += 1
+
     def run_ended(self) -> None:
         """Collect, if it is time. Called on the loop, after a run."""
+        self._running -= 1
         self._ended += 1
-        began = self._clock()
-        if self._ended < self._every or began < self._rest_until:
+        if self._ended < max(self._every, SHARE * self._running):
             return
+        began = self._clock()
         self._collect()
-        ended = self._clock()
-        took = max(ended - began, 1e-6)
+        took = max(self._clock() - began, 1e-6)
         self._every = max(1, min(MOST, int(self._ended * AIM / took)))
-        self._rest_until = ended + SHARE * took
         self._ended = 0

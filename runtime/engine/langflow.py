@@ -67,6 +67,7 @@ class LangflowEngine:
     async def run(self, flow: LoadedFlow, request: RunRequest, history: ChatHistory, emit: Emit) -> RunOutput:
         """Run a loaded flow once."""
         self._environ.enter()
+        self._heap.run_began()
         try:
             output: RunOutput = await self._runner.run_flow(flow, request, history, emit, siblings=self._siblings)
             return output

@@ -1,10 +1,9 @@
-"""Whether anything grows: 10,000 real runs of a chat with memory on one process, with retentions short enough to see
+"""Whether anything grows: 10,000 real runs on one process, with retentions short enough to see
 everything go again. The worker's resident memory, Redis's keys and memory, the streams."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import tempfile
 import time
@@ -16,9 +15,9 @@ import redis.asyncio as redis_client
 
 from tests.benchmarks.figures import Row, quiet
 from tests.benchmarks.stack import Stack, stack
-from tests.support import flows
 
 EXAMPLES = Path(__file__).parents[2] / "flows"
+ROUTES = ("hello", "code-gen")
 RUNS = 10_000
 WARM_UP = 2_000
 AT_ONCE = 40
@@ -31,10 +30,8 @@ async def measure(*, quick: bool = False) -> list[Row]:
     """The slope of the worker's memory over the runs after a warm-up, in kB a run, and what is left at the end."""
     runs, warm_up = (1_000, 500) if quick else (RUNS, WARM_UP)
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(EXAMPLES / "hello.json", folder)
-        flow = flows.through("return Message(text=self.text.upper())").export()
-        (Path(folder) / "custom.json").write_text(json.dumps(flow))
-        for name in ("hello", "custom"):
+        for name in ROUTES:
+            shutil.copy(EXAMPLES / f"{name}.json", folder)
             (Path(folder) / f"{name}.yaml").write_text(f"idempotency: {{ttl: {KEPT}s}}\nresults: {{keep: 100}}\n")
         kept = {"HEADRACE_RETENTION__RUNS": str(KEPT), "HEADRACE_RETENTION__CHAT": str(KEPT)}
         with stack(Path(folder), "--concurrency", str(AT_ONCE), environment=kept) as running:
@@ -52,7 +49,7 @@ async def measure(*, quick: bool = False) -> list[Row]:
                     used.append(await _used(client))
                 await asyncio.sleep(KEPT + 5)
                 left = await client.dbsize()
-                waiting = sum([await client.xlen(f"flows:{name}") for name in ("hello", "custom")])
+                waiting = sum([await client.xlen(f"flows:{name}") for name in ROUTES])
             finally:
                 await client.aclose()
     slope = _slope([n * step for n in range(SAMPLES + 1)], memory) / 1000
@@ -75,7 +72,7 @@ async def _run(client: redis_client.Redis, runs: int) -> None:
     pipe = client.pipeline(transaction=False)
     for number in range(runs):
         pipe.xadd(
-            f"flows:{('hello', 'custom')[number % 2]}",
+            f"flows:{ROUTES[number % 2]}",
             {"input_value": f"event {number}", "session_id": f"s{number % 50}"},
         )
         if number % 200 == 199 or number == runs - 1:
@@ -85,7 +82,7 @@ async def _run(client: redis_client.Redis, runs: int) -> None:
 
 async def _empty(client: redis_client.Redis) -> None:
     deadline = time.monotonic() + 120
-    while await client.xlen("flows:hello") + await client.xlen("flows:custom"):
+    while sum([await client.xlen(f"flows:{name}") for name in ROUTES]):
         if time.monotonic() > deadline:
             raise RuntimeError("the worker does not come to an end")
         await asyncio.sleep(0.05)

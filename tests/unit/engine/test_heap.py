@@ -8,47 +8,52 @@ from runtime.engine.heap import AIM, FAR_OFF, MOST, SHARE, Heap
 
 
 class Times:
-    """A clock, and a collection that takes a time for each run and a time for what lives."""
+    """A clock, and a collection that takes a time for each ended run and for each that is under way."""
 
-    def __init__(self, *, each: float, living: float = 0.0) -> None:
+    def __init__(self, *, each: float, under_way: int = 0) -> None:
         self.now = 0.0
-        self.each, self.living = each, living
+        self.each, self.under_way = each, under_way
         self.since = 0
         self.pauses: list[tuple[int, float]] = []
-
-    def __call__(self) -> float:
-        return self.now
+        self.heap = Heap(self.collect, lambda: self.now)
+        for _ in range(under_way):
+            self.heap.run_began()
 
     def collect(self) -> None:
-        took = self.each * self.since + self.living
+        took = self.each * (self.since + self.under_way)
         self.pauses.append((self.since, took))
         self.now += took
         self.since = 0
 
-    def run(self, heap: Heap, times: int, *, every: float) -> None:
+    def run(self, times: int) -> None:
         for _ in range(times):
-            self.now += every
+            self.heap.run_began()
             self.since += 1
-            heap.run_ended()
+            self.heap.run_ended()
 
 
 def test_collections_are_as_long_as_they_should_be() -> None:
     times = Times(each=0.001)
-    times.run(Heap(times.collect, times), 500, every=0.1)
+    times.run(500)
     assert all(took <= 2 * AIM for _, took in times.pauses)
     assert 40 <= len(times.pauses) <= 120
 
 
 def test_what_lives_is_not_looked_at_all_the_time() -> None:
-    times = Times(each=0.0001, living=0.1)
-    times.run(Heap(times.collect, times), 1000, every=0.01)
-    spent = sum(took for _, took in times.pauses)
-    assert spent <= times.now / SHARE + times.pauses[-1][1]
+    times = Times(each=0.001, under_way=200)
+    times.run(1000)
+    assert sum(took for _, took in times.pauses) <= 0.001 * 1000 * (1 + 1 / SHARE)
+
+
+def test_garbage_does_not_pile_up_where_collections_are_slow() -> None:
+    times = Times(each=0.1, under_way=40)
+    times.run(1000)
+    assert max(runs for runs, _ in times.pauses) <= 41
 
 
 def test_cheap_runs_are_collected_too() -> None:
     times = Times(each=1e-9)
-    times.run(Heap(times.collect, times), 3 * MOST, every=0.001)
+    times.run(3 * MOST)
     assert max(runs for runs, _ in times.pauses) <= MOST
     assert len(times.pauses) >= 2
 
