@@ -47,7 +47,7 @@ async def measure(*, quick: bool = False) -> list[Row]:
                     memory.append(_resident(running))
                     keys.append(await client.dbsize())
                     used.append(await _used(client))
-                await asyncio.sleep(KEPT + 5)
+                await asyncio.sleep(KEPT + 65)
                 left = await client.dbsize()
                 waiting = sum([await client.xlen(f"flows:{name}") for name in ROUTES])
             finally:
