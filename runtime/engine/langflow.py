@@ -20,7 +20,7 @@ class LangflowEngine:
     """Loads exported flows with lfx and runs a copy of each per event.
 
     ``file_roots`` are directories whose files events may name, beside each flow's own ``NAME.files``. ``accelerators``
-    switches single ones off, by name; they are the process's, and go with ``close``.
+    switches single ones off, by name; they are the process's, and stay for the next engine.
     """
 
     def __init__(self, *, file_roots: Sequence[Path] = (), accelerators: Mapping[str, bool] | None = None) -> None:

@@ -66,17 +66,22 @@ def statuses(switches: Mapping[str, bool]) -> list[Status]:
 
 
 class Installed:
-    """The accelerators of this process. Several engines of a process share them: the last to let go removes them."""
+    """The accelerators of this process, and of its forks. Its engines share them, one after the other or side by side.
+
+    They stay when an engine closes: what was kept once is the next one's too.
+    """
 
     _now: Installed | None = None
 
     @classmethod
     def take(cls, switches: Mapping[str, bool]) -> Installed:
-        """Install them, or share what is installed. Raises EngineError if that was done with other switches."""
+        """Install them, or share what is installed. Raises EngineError if it is in use with other switches."""
+        if cls._now is not None and cls._now.switches != switches:
+            if cls._now._users:
+                raise EngineError("another engine of this process uses other accelerators")
+            cls._now.undo()
         if cls._now is None:
             cls._now = cls(switches)
-        elif cls._now.switches != switches:
-            raise EngineError("another engine of this process uses other accelerators")
         cls._now._users += 1
         return cls._now
 
@@ -94,10 +99,13 @@ class Installed:
                 log.warning("accelerator.aside", accelerator=status.name, reason=status.reason)
 
     async def let_go(self) -> None:
-        """Put back what Langflow had, when nobody else uses them."""
+        """An engine closes, on its own loop."""
         self._users -= 1
-        if self._users:
-            return
+        for patches in self._patches:
+            await patches.rest()
+
+    def undo(self) -> None:
+        """Put back what Langflow had."""
         Installed._now = None
         while self._patches:
-            await self._patches.pop().undo()
+            self._patches.pop().undo()

@@ -68,7 +68,8 @@ class Patches:
     def __init__(self, name: str) -> None:
         self.name = name
         self._before: list[tuple[Any, str, Any]] = []
-        self._ends: list[Callable[[], Awaitable[None] | None]] = []
+        self._rests: list[Callable[[], Awaitable[None] | None]] = []
+        self._undoings: list[Callable[[], None]] = []
 
     @property
     def off(self) -> bool:
@@ -85,17 +86,26 @@ class Patches:
         self._before.append((owner, attribute, original))
         setattr(owner, attribute, make(original))
 
-    def at_end(self, end: Callable[[], Awaitable[None] | None]) -> None:
-        """Have ``end`` called when the replacements are undone, to give back what they hold."""
-        self._ends.append(end)
+    def at_rest(self, rest: Callable[[], Awaitable[None] | None]) -> None:
+        """Have ``rest`` called when an engine closes, to end what belongs to its loop: threads, connections."""
+        self._rests.append(rest)
 
-    async def undo(self) -> None:
+    def at_undo(self, undo: Callable[[], None]) -> None:
+        """Have ``undo`` called when the replacements are undone."""
+        self._undoings.append(undo)
+
+    async def rest(self) -> None:
+        """End what belongs to an event loop. What was kept stays, for the next engine of the process or of a fork."""
+        for rest in self._rests:
+            if (resting := rest()) is not None:
+                await resting
+
+    def undo(self) -> None:
         """Put everything back as it was."""
         while self._before:
             setattr(*self._before.pop())
-        while self._ends:
-            if (ending := self._ends.pop()()) is not None:
-                await ending
+        while self._undoings:
+            self._undoings.pop()()
 
 
 @cache

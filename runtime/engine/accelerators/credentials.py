@@ -78,7 +78,7 @@ def _hand_over(result: Future[Any], task: asyncio.Task[Any]) -> None:
 
 def _install(patches: Patches) -> None:
     background = BackgroundLoop()
-    patches.at_end(background.close)
+    patches.at_rest(background.close)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

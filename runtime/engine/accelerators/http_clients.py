@@ -116,7 +116,7 @@ def _install(patches: Patches) -> None:
         if clients is not None:
             await clients.close()
 
-    patches.at_end(close)
+    patches.at_rest(close)
 
     def make(original: Callable[[str], Pair]) -> Callable[[str], Pair]:
         @functools.wraps(original)

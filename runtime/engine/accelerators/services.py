@@ -18,7 +18,7 @@ def _install(patches: Patches) -> None:
     for kind in (getattr(kinds, f"{name}_SERVICE") for name in _ABSENT):
         if kind not in manager.services:
             manager.services[kind] = None
-            patches.at_end(lambda kind=kind: manager.services.pop(kind, None))  # type: ignore[misc]
+            patches.at_undo(lambda kind=kind: manager.services.pop(kind, None))  # type: ignore[misc]
 
 
 SERVICES = Accelerator(

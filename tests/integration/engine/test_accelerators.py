@@ -29,6 +29,7 @@ from runtime.engine.accelerators.json_copies import NotJSONError, copy_json
 from runtime.engine.accelerators.tls_contexts import Contexts
 from runtime.engine.accelerators.tool_schemas import Schemas
 from runtime.engine.state import CURRENT, RunState
+from runtime.errors import EngineError
 from shared_models.route import Accelerators
 from tests.integration.engine.conftest import Runner
 from tests.support import flows
@@ -149,13 +150,24 @@ def test_what_is_gone_is_a_reason_too() -> None:
 
 
 @pytest.mark.usefixtures("engine")
+async def test_what_was_kept_outlives_an_engine() -> None:
+    """A worker loads its flows with one engine, closes it, and forks children that prepare it again."""
+    now = Installed.take({})
+    await now.let_go()
+    assert Installed.take({}) is now
+    with pytest.raises(EngineError):
+        Installed.take({"classes": False})
+    await now.let_go()
+
+
+@pytest.mark.usefixtures("engine")
 async def test_undoing_puts_the_engines_own_back() -> None:
     util = importlib.import_module("lfx.utils.util")
     before = util.get_container_host
     patches = base.Patches("container_host")
     patches.replace(util, "get_container_host", functools.partial(functools.partial))
     assert util.get_container_host is not before
-    await patches.undo()
+    patches.undo()
     assert util.get_container_host is before
 
 
