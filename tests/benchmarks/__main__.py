@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from pathlib import Path
@@ -32,6 +33,8 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(BENCHMARKS):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    # What it has started ends with it, however it is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     figures, took = dict[str, list[Row]](), dict[str, float]()
     for name in asked.names or BENCHMARKS:
         began = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ Value = float | int | str
 QUIET = 1.0
 """Load (one minute) below which a measurement is worth something on two cores."""
 
-PATIENCE = 10.0
+PATIENCE = 5.0
 """Seconds that a measurement waits for a quiet machine; then it goes on, and says how loaded it was."""
 
 
@@ -81,6 +82,16 @@ class Sample:
             found[f"{who} p50 ms"] = quantile(self.latencies, 0.5)
             found[f"{who} p99 ms"] = quantile(self.latencies, 0.99)
         return {**found, **{f"{who} {name}": value for name, value in self.more.items()}}
+
+
+def told(row: Row) -> Row:
+    """The same row, said on stderr at once: a long benchmark shows that it goes on."""
+    ratio = "" if row.ratio is None else f" {row.ratio:.3g}"
+    first = ", ".join(
+        f"{name} {value:.4g}" for name, value in list(row.values.items())[:2] if not isinstance(value, str)
+    )
+    sys.stderr.write(f"{row.figure}{ratio} ({first})\n")
+    return row
 
 
 def quantile(values: Iterable[float], q: float) -> float:

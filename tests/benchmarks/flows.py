@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.figures import Row, Sample, quiet
+from tests.benchmarks.figures import Row, Sample, quiet, told
 from tests.benchmarks.peers import Served, Stock, lfx_serve, plain, stock
 from tests.benchmarks.stack import Stack, stack, valkey
 from tests.benchmarks.stub import Stub, stub
@@ -88,8 +88,10 @@ async def measure(*, quick: bool = False) -> list[Row]:
         engine = scope.enter_context(stock(bare, _new(home / "stock"), model.environment))
         server = scope.enter_context(lfx_serve(bare, _new(home / "serve"), model.environment))
         for cell in cells:
-            rows += [row async for row in _cell(cell, us, engine, server, model)]
-        rows += [row async for row in _plain(cells, rows, bare, home, model)]
+            async for row in _cell(cell, us, engine, server, model):
+                rows.append(told(row))
+        async for row in _plain(cells, tuple(rows), bare, home, model):
+            rows.append(told(row))
     return rows
 
 
@@ -121,7 +123,9 @@ def _against_engine(cell: Cell, kind: str, mine: Sample, theirs: Sample) -> Iter
         yield Row(f"{cell.name}: wall, to {who}", {}, theirs.rate / mine.rate)
 
 
-async def _plain(cells: tuple[Cell, ...], rows: list[Row], bare: Path, home: Path, model: Stub) -> AsyncIterator[Row]:
+async def _plain(
+    cells: tuple[Cell, ...], rows: tuple[Row, ...], bare: Path, home: Path, model: Stub
+) -> AsyncIterator[Row]:
     """The plain worker, one flow after the other: it is another process for each."""
     for flow in FLOWS:
         asked = [cell for cell in cells if cell.flow == flow and "plain" in cell.peers]

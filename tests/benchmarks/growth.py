@@ -13,7 +13,7 @@ from pathlib import Path
 import redis
 
 from runtime.broker.keys import RouteKeys
-from tests.benchmarks.figures import Row, Sample, quiet
+from tests.benchmarks.figures import Row, Sample, load, quiet, told
 from tests.benchmarks.flows import write_flows
 from tests.benchmarks.idle import idling
 from tests.benchmarks.noop import STREAM, echo_flows, empty, steady
@@ -36,22 +36,27 @@ FAR = 4_000_000_000_000
 async def measure(*, quick: bool = False) -> list[Row]:
     """Each kind of growth."""
     seconds = 2.0 if quick else 6.0
-    rows = _waiting(seconds, deep=100_000 if quick else 1_000_000)
-    rows += _pending(seconds, many=10_000 if quick else 100_000)
-    rows += _payload(seconds)
+    rows = list[Row]()
+    for found in (
+        _waiting(seconds, deep=100_000 if quick else 1_000_000),
+        _pending(seconds, many=10_000 if quick else 100_000),
+        _payload(seconds),
+    ):
+        rows += map(told, found)
     for routes in (1, 500):
-        rows.append(await idling(routes, seconds=5.0 if quick else 15.0, target="<= 0.02" if routes > 1 else ""))
-    return rows + await _processes(seconds)
+        target = "<= 0.02" if routes > 1 else ""
+        rows.append(told(await idling(routes, seconds=5.0 if quick else 15.0, target=target)))
+    return [*rows, *map(told, await _processes(seconds))]
 
 
-def _waiting(seconds: float, *, deep: int) -> list[Row]:
+def _waiting(seconds: float, *, deep: int) -> Iterator[Row]:
     with _echo() as (running, client):
         few, many = steady(running, client, 1000, seconds), steady(running, client, deep, seconds)
     values = {**few.values("1,000 waiting"), **many.values(f"{deep:,} waiting")}
-    return [Row(f"{deep:,} waiting: events/s, to 1,000", values, many.rate / few.rate, ">= 0.9", quiet())]
+    yield Row(f"{deep:,} waiting: events/s, to 1,000", values, many.rate / few.rate, ">= 0.9", load())
 
 
-def _pending(seconds: float, *, many: int) -> list[Row]:
+def _pending(seconds: float, *, many: int) -> Iterator[Row]:
     keys = RouteKeys(STREAM, "headrace")
     with _echo() as (running, client):
         park = client.register_script(PARK)
@@ -61,20 +66,17 @@ def _pending(seconds: float, *, many: int) -> list[Row]:
             park(keys=[STREAM, keys.due], args=[1000, keys.group, FAR])
         parked = steady(running, client, many + 1000, seconds)
     values = {**none.values("none parked"), **parked.values(f"{many:,} parked")}
-    return [Row(f"{many:,} pending: events/s, to none", values, parked.rate / none.rate, load=quiet())]
+    yield Row(f"{many:,} pending: events/s, to none", values, parked.rate / none.rate, load=load())
 
 
-def _payload(seconds: float) -> list[Row]:
-    rows, small = list[Row](), None
+def _payload(seconds: float) -> Iterator[Row]:
+    small: Sample | None = None
     for size in (1_000, 10_000, 100_000, 1_000_000):
         with _echo() as (running, client):
             sample = steady(running, client, min(1000, 100_000_000 // size), seconds, payload="x" * size)
         small = small or sample
         values = sample.values(f"{size:,} bytes")
-        rows.append(
-            Row(f"payload of {size:,} bytes: CPU, to 1,000", values, sample.cpu_ms / small.cpu_ms, load=quiet())
-        )
-    return rows
+        yield Row(f"payload of {size:,} bytes: CPU, to 1,000", values, sample.cpu_ms / small.cpu_ms, load=load())
 
 
 async def _processes(seconds: float) -> list[Row]:
@@ -84,15 +86,16 @@ async def _processes(seconds: float) -> list[Row]:
         with tempfile.TemporaryDirectory() as home, stub() as model:
             flows = write_flows(Path(home) / "flows", model, ("basic",))
             with stack(flows, "--processes", str(processes), "--concurrency", "20") as running:
-                load = quiet()
+                quiet()
                 found.append(await running.measure("basic", in_flight=40, seconds=max(4.0, 2 * seconds)))
     one, two = found
     values = {**one.values("1 process"), **two.values("2 processes")}
-    return [Row("basic, 2 processes: events/s, to 1", values, two.rate / one.rate, ">= 1.8", load)]
+    return [Row("basic, 2 processes: events/s, to 1", values, two.rate / one.rate, ">= 1.8", load())]
 
 
 @contextmanager
 def _echo() -> Iterator[tuple[Stack, redis.Redis]]:
+    quiet()
     with ExitStack() as scope:
         flows = echo_flows(Path(scope.enter_context(tempfile.TemporaryDirectory())) / "flows")
         running = scope.enter_context(stack(flows, "--engine", "echo", "--concurrency", "40"))
