@@ -7,7 +7,7 @@ import asyncio
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
 from runtime.broker.keys import RouteKeys
-from runtime.broker.outcome import RunMeta
+from runtime.broker.outcome import RunMeta, Settled
 from runtime.broker.runs import Cancelled
 from runtime.broker.streams import StreamCounts
 from runtime.settings import RetentionSettings
@@ -160,6 +160,18 @@ async def test_cancel_of_a_running_event_asks(broker: Broker) -> None:
     two = await Hand.ready(broker, "w2")
     assert (await two.begin(await two.one())).grant.verdict is Verdict.CANCELLED
     assert (await hand.retry(attempt)).name == "LOST"
+
+
+async def test_cancel_looks_at_the_gate_that_the_run_holds_not_at_the_key_of_the_publish(broker: Broker) -> None:
+    """The route's spec may say another key than the envelope, the event's id among them."""
+    hand = await Hand.ready(broker)
+    meta = RunMeta(route="a", version="v1", root_id="another", key="of-the-envelope")
+    await publish_one(broker, KEYS, STREAM, (("event_id", "e1"),), event_id="e1", meta=meta)
+    attempt = await hand.begin(await hand.one())
+    record = await run_of(broker, "e1")
+    assert (record.idempotency_key, record.root_id) == ("e1", "e1")
+    assert await broker.runs.cancel(KEYS, "e1") is Cancelled.ASKED
+    assert await hand.retry(attempt) is Settled.CANCELLED
 
 
 async def test_cancel_of_a_waiting_duplicate_leaves_the_first_alone(broker: Broker) -> None:

@@ -83,6 +83,8 @@ end
 local function record(...)
   local meta = {}
   for i = 14, #ARGV do meta[#meta + 1] = ARGV[i] end
+  -- What is not among them is the event's id: what a publish has written stays otherwise.
+  redis.call('HDEL', run, 'root_id', 'idempotency_key')
   if #meta > 0 then redis.call('HSET', run, unpack(meta)) end
   redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'queued_at', sent, ...)
   redis.call('PEXPIRE', run, keep)
