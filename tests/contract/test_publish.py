@@ -74,6 +74,16 @@ async def test_a_stream_that_no_route_reads_has_plain_dedup(broker: Broker) -> N
     assert await raw(broker, "KEYS", "hr:*run*") == []
 
 
+async def test_what_is_repeated_on_a_plain_stream_is_known_from_then_on_for_as_long_again(broker: Broker) -> None:
+    """An outcome in parts may be repeated for longer than a publish is remembered."""
+    await publish_one(broker, None, "out", FIELDS, event_id="e1")
+    (mark,) = await raw(broker, "KEYS", "hr:*pub*")
+    await raw(broker, "PEXPIRE", mark, 60_000)
+    await publish_one(broker, None, "out", FIELDS, event_id="e1")
+    assert await raw(broker, "PTTL", mark) > 60_000
+    assert await raw(broker, "XLEN", "out") == 1
+
+
 async def test_a_target_that_is_no_stream_is_refused_and_nothing_is_written(broker: Broker) -> None:
     await raw(broker, "SET", STREAM, "x")
     with pytest.raises(PublishRefused) as refused:

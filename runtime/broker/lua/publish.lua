@@ -28,6 +28,8 @@ local record = run and redis.call('HMGET', run, 'status', 'ended_at') or {}
 local ended = record[1] == 'completed' or record[1] == 'cancelled' or record[1] == 'dead_lettered'
 local old = redis.call('GET', pub)
 if old then
+  -- An outcome that was published in part is repeated until it is recorded, however long that takes.
+  if not run then redis.call('PEXPIRE', pub, ttl) end
   if not run or ended then return {2, old} end
   -- The id alone proves nothing: a deleted stream may give the same id again within the same millisecond.
   local entry = redis.call('XRANGE', stream, old, old)[1]
@@ -58,9 +60,9 @@ if ended and record[1] ~= 'dead_lettered' and record[2] and record[2] + ttl > no
 if not ended and record[1] then return {1, id} end
 local meta = {}
 for i = 7, 6 + count do meta[#meta + 1] = ARGV[i] end
-if count > 0 then redis.call('HSET', run, unpack(meta)) end
 redis.call('HDEL', run, 'ended_at', 'due_at', 'started_at', 'duplicate_of', 'last_error', 'result', 'published',
-  'dead_letter', 'dead_letter_id', 'feed')
+  'dead_letter', 'dead_letter_id', 'feed', 'root_id', 'idempotency_key')
+if count > 0 then redis.call('HSET', run, unpack(meta)) end
 redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'status', 'queued', 'attempts', 0, 'queued_at', now)
 redis.call('PEXPIRE', run, math.max(keep, 2592000000))
 redis.call('ZADD', runs, now, event)
