@@ -28,6 +28,8 @@ MAX_COMMANDS = 64
 MAX_BYTES = 256 * 1024
 """Where a batch ends. A command that is larger goes alone."""
 
+_CLOSED = "the connection was closed"
+
 Waiting = tuple[tuple[Argument, ...], asyncio.Future[Any]]
 
 
@@ -43,9 +45,12 @@ class Batches:
         self._waiting: deque[Waiting] = deque()
         self._lines: set[asyncio.Task[None]] = set()
         self._due: asyncio.Handle | None = None
+        self._closed = False
 
     async def command(self, *args: Argument) -> Any:
         """One command's raw reply. Where its caller is cancelled, it may be carried out or not."""
+        if self._closed:
+            raise exceptions.ConnectionError(_CLOSED)
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((args, reply))
@@ -54,9 +59,10 @@ class Batches:
 
     async def close(self) -> None:
         """End what is under way; its callers get a ConnectionError."""
+        self._closed = True
         if self._due is not None:
             self._due.cancel()
-        self._fail_waiting(exceptions.ConnectionError("the connection was closed"))
+        self._fail_waiting(exceptions.ConnectionError(_CLOSED))
         # What is read ends with its connection. One that is just being made is not to be cancelled: it would be lost.
         await self._pool.disconnect()
         if self._lines:
@@ -88,8 +94,8 @@ class Batches:
         """Send what waits, and what comes meanwhile, over one connection."""
         try:
             connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-        except (exceptions.RedisError, OSError, TimeoutError) as error:
-            self._fail_waiting(error)
+        except Exception as error:  # noqa: BLE001  whatever it is, those who wait are told
+            self._fail_waiting(_known(error))
             return
         try:
             while self._waiting:
@@ -111,8 +117,8 @@ class Batches:
                 continue
             try:
                 packed = b"".join(connection.pack_command(*args))
-            except exceptions.DataError as error:
-                reply.set_exception(error)
+            except Exception as error:  # noqa: BLE001  told to the one whose command it is
+                reply.set_exception(exceptions.DataError(str(error)))
                 continue
             if batch and size + len(packed) > MAX_BYTES:
                 self._waiting.appendleft((args, reply))
@@ -134,16 +140,17 @@ class Batches:
                     answer = error
                 answered += 1
                 _give(reply, answer)
-        except (exceptions.RedisError, OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, those who wait are told
             for reply in batch[answered:]:
-                _give(reply, error)
+                _give(reply, _known(error))
+            await connection.disconnect(nowait=True)  # a reply that was not read must never answer another command
             if isinstance(error, exceptions.ConnectionError):
                 # The other connections have ended with this one: without this each would fail once more.
                 await drop_idle(self._pool)
             return False
         except asyncio.CancelledError:
             for reply in batch[answered:]:
-                _give(reply, exceptions.ConnectionError("the connection was closed"))
+                _give(reply, exceptions.ConnectionError(_CLOSED))
             raise
         return True
 
@@ -158,9 +165,7 @@ async def drop_idle(pool: ConnectionPool) -> None:
     Each is taken first, as any other user takes one: the pool's own way ends some under who takes them meanwhile, who
     then has a connection without a socket.
     """
-    taken: list[AbstractConnection] = []
-    while not taken or taken[-1].is_connected:
-        taken.append(pool.get_available_connection())  # type: ignore[no-untyped-call]
+    taken = [pool.get_available_connection() for _ in range(len(pool._available_connections))]  # type: ignore[no-untyped-call]
 
     async def end(connection: AbstractConnection) -> None:
         try:
@@ -169,6 +174,13 @@ async def drop_idle(pool: ConnectionPool) -> None:
             await pool.release(connection)
 
     await asyncio.gather(*(end(connection) for connection in taken), return_exceptions=True)
+
+
+def _known(error: Exception) -> Exception:
+    """An error that the connection's users expect."""
+    if isinstance(error, exceptions.RedisError | OSError | TimeoutError):
+        return error
+    return exceptions.ConnectionError(f"the connection is not to be used: {type(error).__name__}: {error}")
 
 
 def _give(reply: asyncio.Future[Any], answer: Any) -> None:

@@ -18,6 +18,12 @@ AIM = 0.01
 SHARE = 0.5
 """So many runs have ended for each that is under way: what lives is looked at too, and nothing is found there."""
 
+REST = 4
+"""A collection is followed by so many times its own duration without one: where much lives, each is long."""
+
+LONGEST = 2.0
+"""Seconds. Longer, the garbage of busy seconds would make the next one longer still."""
+
 MOST = 1000
 """Runs after which there is one in any case."""
 
@@ -37,6 +43,7 @@ class Heap:
         self._running = 0
         self._ended = 0
         self._every = 1
+        self._rest_until = 0.0
 
     def keep(self) -> None:
         """Put the collector's own schedule for old objects far off."""
@@ -61,7 +68,11 @@ class Heap:
         if self._ended < max(self._every, SHARE * self._running):
             return
         began = self._clock()
+        if began < self._rest_until:
+            return
         self._collect()
-        took = max(self._clock() - began, 1e-6)
+        ended = self._clock()
+        took = max(ended - began, 1e-6)
+        self._rest_until = ended + min(REST * took, LONGEST)
         self._every = max(1, min(MOST, int(self._ended * AIM / took)))
         self._ended = 0

@@ -80,7 +80,9 @@ async def run_flow(
         chat=ChatOverlay(history, loop, session=inputs.session),
         variables=variables,
         siblings=siblings,
-        observer=Observer(emit, masker([*variables.values(), *template.secrets])),
+        observer=Observer(
+            emit, masker([value for value in (*variables.values(), *template.secrets) if value != preflight.NO_KEY])
+        ),
     )
     return await _Run(template, request, inputs, fields, state).execute()
 

@@ -1,9 +1,9 @@
 """Reuse the class that a component's source was compiled to.
 
 Why: the engine parses, checks and compiles the source of every component for every run; 4 to 5 ms a component.
-Safe because: the key is the exact source and class name; a source that could keep anything on its class or module is
-refused by the audit and compiled anew each time; and a class whose attributes are not what they were when it was made
-is never handed out again, whatever the audit overlooked.
+Safe because: the key is the exact source and class name; only sources that Langflow itself ships are kept, since what a
+user's own component leaves on its class or module is not to be told from its text; of these, one that could keep
+anything there is refused by the audit; and a class whose attributes are not what they were is not handed out again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import structlog
@@ -29,10 +30,11 @@ Compile = Callable[..., type]
 
 
 class ClassCache:
-    """Compiled classes by source and name. Safe for threads."""
+    """Compiled classes by source and name, of the sources in ``known``. Safe for threads."""
 
-    def __init__(self, compile_class: Compile, *, size: int = MAX_CLASSES) -> None:
+    def __init__(self, compile_class: Compile, known: AbstractSet[str], *, size: int = MAX_CLASSES) -> None:
         self._compile = compile_class
+        self._known = known
         self._size = size
         self._lock = threading.Lock()
         self._classes: OrderedDict[Key, tuple[type, dict[str, Any]]] = OrderedDict()
@@ -41,6 +43,8 @@ class ClassCache:
 
     def get(self, code: str, class_name: str | None = None) -> type:
         """The class of a source; raises what compiling it raises."""
+        if code not in self._known:
+            return self._compile(code, class_name)
         key = (code, class_name)
         with self._lock:
             kept = self._classes.get(key)
@@ -59,7 +63,7 @@ class ClassCache:
         return made
 
     def _keep(self, key: Key, made: type) -> None:
-        if reasons := reasons_against(key[0]):
+        if reasons := _reasons(key[0]):
             self._refuse(key[0], reasons)
             return
         with self._lock:
@@ -76,8 +80,22 @@ class ClassCache:
                 self.refused.popitem(last=False)
 
 
+def _reasons(code: str) -> list[str]:
+    try:
+        return reasons_against(code)
+    except Exception as error:  # noqa: BLE001  it has compiled: a run must not fail for the audit's sake
+        return [f"it cannot be audited: {type(error).__name__}"]
+
+
+def shipped_sources(index: Mapping[str, Any]) -> frozenset[str]:
+    """The sources of the engine's own components, from its index."""
+    templates = (node.get("template") or {} for _, nodes in index.get("entries") or () for node in nodes.values())
+    codes = ((template.get("code") or {}).get("value") for template in templates)
+    return frozenset(code for code in codes if isinstance(code, str))
+
+
 def _state(made: type) -> dict[str, Any]:
-    """What a class holds: the identity of each attribute, and the size of those that can grow."""
+    """What a class holds: the identity of each attribute, and the size of those that can grow. Not what is in them."""
     return {
         name: (id(value), len(value) if isinstance(value, list | dict | set) else 0)
         for name, value in vars(made).items()
@@ -90,9 +108,10 @@ _ENGINES_OWN = frozenset({"__abstractmethods__", "_abc_impl", "__doc__"})
 
 def _install(patches: Patches) -> None:
     loading = patches.module("lfx.interface.initialize.loading")
+    components = patches.module("lfx.interface.components")
 
     def make(original: Compile) -> Compile:
-        cache = ClassCache(original)
+        cache = ClassCache(original, shipped_sources(components._read_component_index(None) or {}))
 
         @functools.wraps(original)
         def eval_custom_component_code(code: str, class_name: str | None = None) -> type:

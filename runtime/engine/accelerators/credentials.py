@@ -59,7 +59,8 @@ class BackgroundLoop:
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None or self._owner != os.getpid():  # a fork leaves the thread behind
+            alive = self._thread is not None and self._thread.is_alive()
+            if self._loop is None or self._owner != os.getpid() or not alive:  # a fork leaves the thread behind
                 # A loop keeps the context that it is made in: it must not be that of the run which came first.
                 self._owner, self._loop = os.getpid(), contextvars.Context().run(asyncio.new_event_loop)
                 self._thread = threading.Thread(target=self._loop.run_forever, name="credentials", daemon=True)

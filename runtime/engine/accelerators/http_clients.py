@@ -1,23 +1,23 @@
-"""Use HTTP clients of models again, so that connections to providers stay open.
+"""Keep the connections to providers of models open from run to run.
 
-Why: the engine makes two clients per model and run; each begins with a connection and a TLS handshake of its own, 50 to
-150 ms to a real provider, and leaves them for the garbage collector to close.
-Safe because: what tells one caller from another (the key, the headers) goes with each request, not with the client;
-cookies, which would stay with it, are refused. Clients are shared by code on the worker's own loop only, per URL, and
-made anew after a minute, which checks the address and pins its host again as the engine would.
+Why: the engine makes two HTTP clients per model and run; each begins with a connection and a TLS handshake of its own,
+50 to 150 ms to a real provider, and leaves them for the garbage collector to close.
+Safe because: what is shared is the transport, the connections, and nothing else. Each run gets clients of its own, with
+their headers, cookies and hooks, whose closing leaves the connections open. Transports are shared by code on the
+worker's own loop only, per URL, and where no proxy is set, which a run might do for itself; they are made anew after a
+minute, which has the engine check and pin the address again, and closed when the last run that has one has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from http.cookiejar import DefaultCookiePolicy
 from typing import Any
+from urllib.request import getproxies
 
 import httpx
 
@@ -25,10 +25,7 @@ from runtime.engine.accelerators.base import Accelerator, Patches, Target
 from runtime.engine.state import CURRENT
 
 FRESH = 60.0
-"""Seconds for which a client is handed out."""
-
-DRAIN = 900.0
-"""Seconds after which one that is not handed out any more is closed: its last run has ended by then, or timed out."""
+"""Seconds for which transports are handed out."""
 
 MAX_URLS = 64
 LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=5.0)
@@ -37,97 +34,133 @@ LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepa
 Pair = dict[str, Any]
 
 
-class Clients:
-    """Client pairs of one event loop, by URL. Used on that loop only."""
+class _Sync(httpx.BaseTransport):
+    """A shared transport in the hands of one client."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
-        self._kept: OrderedDict[str, tuple[Pair, float]] = OrderedDict()
-        self._retired: deque[Pair] = deque()
+    def __init__(self, shared: httpx.BaseTransport) -> None:
+        self._shared = shared
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return self._shared.handle_request(request)
+
+
+class _Async(httpx.AsyncBaseTransport):
+    """A shared transport in the hands of one client."""
+
+    def __init__(self, shared: httpx.AsyncBaseTransport) -> None:
+        self._shared = shared
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await self._shared.handle_async_request(request)
+
+
+class Shared:
+    """The two transports for one URL, and who has them."""
+
+    def __init__(self, sync: httpx.BaseTransport, async_: httpx.AsyncBaseTransport) -> None:
+        self._sync = sync
+        self._async = async_
+        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.until = time.monotonic() + FRESH
+
+    @property
+    def used(self) -> bool:
+        """Whether a client still has one of them."""
+        return bool(self._users)
+
+    def hand_out(self) -> tuple[httpx.BaseTransport, httpx.AsyncBaseTransport]:
+        """Both, for the clients of one model."""
+        pair = _Sync(self._sync), _Async(self._async)
+        self._users.update(pair)
+        return pair
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._sync.close()
+        await self._async.aclose()
+
+
+class Transports:
+    """Shared transports of one event loop, by URL. Used on that loop only."""
+
+    def __init__(self, make: Callable[[str], Shared | None]) -> None:
+        self._make = make
+        self._kept: OrderedDict[str, Shared] = OrderedDict()
+        self._retired: list[Shared] = []
         self._closing: set[asyncio.Task[None]] = set()
 
-    def get(self, url: str, make: Callable[[str], Pair]) -> Pair:
-        """A pair for a URL; empty where the engine would give none."""
+    def get(self, url: str) -> Shared | None:
+        """Those of a URL; None where the engine pins nothing. Raises what the engine's check of the address raises."""
         kept = self._kept.get(url)
+        if kept is not None and time.monotonic() < kept.until:
+            self._kept.move_to_end(url)
+            return kept
         if kept is not None:
-            pair, until = kept
-            if time.monotonic() < until and not any(client.is_closed for client in pair.values()):
-                self._kept.move_to_end(url)
-                return dict(pair)
-            self._retire(url)
-        pair = make(url)
-        if pair:
-            self._kept[url] = (pair, time.monotonic() + FRESH)
+            self._retired.append(self._kept.pop(url))
+        made = self._make(url)
+        if made is not None:
+            self._kept[url] = made
             if len(self._kept) > MAX_URLS:
-                self._retire(next(iter(self._kept)))
-        return dict(pair)
+                self._retired.append(self._kept.popitem(last=False)[1])
+        self._sweep()
+        return made
 
     async def close(self) -> None:
         """Close all connections at once."""
-        for pair in (*(pair for pair, _ in self._kept.values()), *self._retired):
-            await _shut(pair)
+        for shared in (*self._kept.values(), *self._retired):
+            await shared.close()
         self._kept.clear()
         self._retired.clear()
 
-    def _retire(self, url: str) -> None:
-        pair, _ = self._kept.pop(url)
-        if (loop := self._loop()) is not None:
-            self._retired.append(pair)
-            # Not in the context of the run that came by: it would be kept until then.
-            loop.call_later(DRAIN, self._shut_oldest, context=contextvars.Context())
-
-    def _shut_oldest(self) -> None:
-        if self._retired and (loop := self._loop()) is not None:
-            closing = loop.create_task(_shut(self._retired.popleft()), name="http-clients:close")
+    def _sweep(self) -> None:
+        done = [shared for shared in self._retired if not shared.used]
+        self._retired = [shared for shared in self._retired if shared not in done]
+        for shared in done:
+            closing = asyncio.get_running_loop().create_task(shared.close(), name="http-clients:close")
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
 
-async def _shut(pair: Pair) -> None:
-    pair["http_client"].close()
-    await pair["http_async_client"].aclose()
-
-
-def _make(patches: Patches, url: str) -> Pair:
-    """As the engine makes them, with room for many runs at once."""
-    httpx_helpers, transports = patches.module(_HELPERS), patches.module("lfx.utils.ssrf_transport")
-    sync, async_ = httpx_helpers.ssrf_protected_httpx_client_kwargs_for_url(url)
-    if not sync and not async_:
-        return {}
-    for keywords, kind in (
-        (sync, transports.SSRFProtectedSyncTransport),
-        (async_, transports.SSRFProtectedTransport),
-    ):
-        if "transport" in keywords:
-            keywords["transport"] = kind(pinned_ips=keywords["transport"].pinned_ips, limits=LIMITS)
-        else:
-            keywords["limits"] = LIMITS
-    pair: Pair = httpx_helpers._openai_clients_from_kwargs(sync, async_)
-    for client in pair.values():
-        client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
-    return pair
+def _shared(patches: Patches, url: str) -> Shared | None:
+    """Transports as the engine makes them, with room for many runs at once."""
+    transports = patches.module("lfx.utils.ssrf_transport")
+    sync, async_ = patches.module(_HELPERS).ssrf_protected_httpx_client_kwargs_for_url(url)
+    if not sync or not async_:
+        return None
+    if "transport" not in sync or "transport" not in async_:  # an address that needs no check: a server of one's own
+        return Shared(httpx.HTTPTransport(limits=LIMITS), httpx.AsyncHTTPTransport(limits=LIMITS))
+    return Shared(
+        transports.SSRFProtectedSyncTransport(pinned_ips=sync["transport"].pinned_ips, limits=LIMITS),
+        transports.SSRFProtectedTransport(pinned_ips=async_["transport"].pinned_ips, limits=LIMITS),
+    )
 
 
 def _install(patches: Patches) -> None:
-    loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Clients] = weakref.WeakKeyDictionary()
+    loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Transports] = weakref.WeakKeyDictionary()
 
-    async def close() -> None:
-        clients = loops.pop(asyncio.get_running_loop(), None)
-        if clients is not None:
-            await clients.close()
+    async def rest() -> None:
+        transports = loops.pop(asyncio.get_running_loop(), None)
+        if transports is not None:
+            await transports.close()
 
-    patches.at_rest(close)
+    patches.at_rest(rest)
 
     def make(original: Callable[[str], Pair]) -> Callable[[str], Pair]:
         @functools.wraps(original)
         def ssrf_protected_openai_clients_for_url(url: str) -> Pair:
             state = CURRENT.get()
-            if patches.off or state is None or asyncio._get_running_loop() is not state.loop:
+            if patches.off or state is None or asyncio._get_running_loop() is not state.loop or getproxies():
                 return original(url)
-            clients = loops.get(state.loop)
-            if clients is None:
-                clients = loops[state.loop] = Clients(state.loop)
-            return clients.get(url, functools.partial(_make, patches))
+            if state.loop not in loops:
+                loops[state.loop] = Transports(functools.partial(_shared, patches))
+            shared = loops[state.loop].get(url)
+            if shared is None:
+                return original(url)
+            sync, async_ = shared.hand_out()
+            clients: Pair = patches.module(_HELPERS)._openai_clients_from_kwargs(
+                {"follow_redirects": False, "transport": sync}, {"follow_redirects": False, "transport": async_}
+            )
+            return clients
 
         return ssrf_protected_openai_clients_for_url
 
@@ -142,6 +175,7 @@ HTTP_CLIENTS = Accelerator(
     targets=(
         Target(_HELPERS, "ssrf_protected_openai_clients_for_url", frozenset({"32eae89efe736d7e"})),
         Target(_HELPERS, "_openai_clients_from_kwargs", frozenset({"2bee8e74db01130e"})),
+        Target(_HELPERS, "_httpx_client_kwargs_for_validated_url", frozenset({"14e0d1a656f5490c"})),
         Target(_INSTANTIATION, "_protect_model_connection", frozenset({"0422ebace9352132"})),
     ),
     install=_install,

@@ -42,12 +42,14 @@ def copy_model(model: BaseModel, memo: dict[int, Any] | None = None) -> BaseMode
     memo[id(model)] = made
     extra, private = model.__pydantic_extra__, model.__pydantic_private__
     _set(made, "__dict__", {k: v if type(v) in _ATOMS else _copy(v, memo) for k, v in model.__dict__.items()})
-    _set(made, "__pydantic_extra__", copy.deepcopy(extra, memo) if extra else extra)
+    _set(made, "__pydantic_extra__", None if extra is None else copy.deepcopy(extra, memo))
     _set(made, "__pydantic_fields_set__", set(model.__pydantic_fields_set__))
     _set(
         made,
         "__pydantic_private__",
-        private and {name: _copy(value, memo) for name, value in private.items() if value is not PydanticUndefined},
+        None
+        if private is None
+        else {name: _copy(value, memo) for name, value in private.items() if value is not PydanticUndefined},
     )
     return made
 

@@ -1,8 +1,8 @@
 """Make the schema of a tool's arguments once.
 
 Why: an agent makes a pydantic class for each of its tools, twice a run, a millisecond or more each.
-Safe because: the key is all that the engine reads of the inputs to make the class, the class holds no more than that,
-and nobody writes to it. Inputs with a default that can be changed are left to the engine.
+Safe because: the key is all that the engine reads of the inputs to make the class, and the class holds no more than
+that; one whose fields were changed is not used again. Inputs with a default that can be changed are left to the engine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from runtime.engine.accelerators.base import Accelerator, Patches, Target
 
 MAX_SCHEMAS = 512
+_ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 class Schemas:
@@ -26,7 +27,7 @@ class Schemas:
     def __init__(self, make: Callable[[list[Any]], type[BaseModel]]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: OrderedDict[Hashable, type[BaseModel]] = OrderedDict()
+        self._made: OrderedDict[Hashable, tuple[type[BaseModel], tuple[Any, ...]]] = OrderedDict()
 
     def get(self, inputs: list[Any]) -> type[BaseModel]:
         """The class for these inputs; raises what making it raises."""
@@ -34,16 +35,21 @@ class Schemas:
         if key is None:
             return self._make(inputs)
         with self._lock:
-            made = self._made.get(key)
-            if made is not None:
+            made, fields = self._made.get(key, (None, ()))
+            if made is not None and fields == _fields(made):
                 self._made.move_to_end(key)
                 return made
         made = self._make(inputs)
         with self._lock:
-            self._made[key] = made
+            self._made[key] = (made, _fields(made))
             while len(self._made) > MAX_SCHEMAS:
                 self._made.popitem(last=False)
         return made
+
+
+def _fields(made: type[BaseModel]) -> tuple[Any, ...]:
+    """What a class is made of, to see whether somebody has written to it."""
+    return tuple((name, id(field)) for name, field in made.model_fields.items())
 
 
 def _key(inputs: list[Any]) -> Hashable | None:
@@ -53,14 +59,11 @@ def _key(inputs: list[Any]) -> Hashable | None:
         options = getattr(field, "options", None)
         words = (field.name, field.display_name, field.info, field.required, getattr(field, "is_list", None))
         value = field.value if field.required is False else None
+        if type(value) not in _ATOMS:
+            return None
         chosen = tuple(options) if isinstance(options, list) else None
         parts.append((field.field_type, *words, type(value), value, chosen, tuple(map(type, chosen or ()))))
-    key = tuple(parts)
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
+    return tuple(parts)
 
 
 def _install(patches: Patches) -> None:

@@ -9,20 +9,18 @@ import functools
 import gc
 import importlib
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from http.cookiejar import Cookie
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 import structlog
 from pydantic import BaseModel
 
 from runtime.engine import accelerators
 from runtime.engine.accelerators import Installed, base, http_clients, model_copies
 from runtime.engine.accelerators.base import Accelerator, Target
-from runtime.engine.accelerators.classes import ClassCache
+from runtime.engine.accelerators.classes import ClassCache, shipped_sources
 from runtime.engine.accelerators.container_host import Remembered
 from runtime.engine.accelerators.credentials import BackgroundLoop
 from runtime.engine.accelerators.json_copies import NotJSONError, copy_json
@@ -184,8 +182,8 @@ def test_a_class_is_compiled_once_and_not_after_a_change() -> None:
         found: type = space["Probe"]
         return found
 
-    cache = ClassCache(compile_class, size=2)
     source = "class Probe:\n    kinds = ['a']\n    def f(self): return self.kinds[0]"
+    cache = ClassCache(compile_class, {source})
     first = cache.get(source)
     assert cache.get(source) is first and len(made) == 1
     first.kinds.append("b")  # type: ignore[attr-defined]
@@ -193,8 +191,22 @@ def test_a_class_is_compiled_once_and_not_after_a_change() -> None:
     assert cache.get(source) is not cache.get(source)
 
 
+def test_only_what_langflow_ships_is_kept() -> None:
+    cache = ClassCache(lambda code, name: type("Probe", (), {}), {"a = 1"})
+    assert cache.get("a = 1") is cache.get("a = 1")
+    assert cache.get("a = 2") is not cache.get("a = 2")
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_langflow_ships_is_known() -> None:
+    known = shipped_sources(importlib.import_module("lfx.interface.components")._read_component_index(None))
+    assert len(known) > 100
+    node = flows.component_index()["ChatInput"]
+    assert node["template"]["code"]["value"] in known
+
+
 def test_only_so_many_classes_are_kept() -> None:
-    cache = ClassCache(lambda code, name: type("Probe", (), {"code": code}), size=2)
+    cache = ClassCache(lambda code, name: type("Probe", (), {"code": code}), {"a = 1", "b = 1", "c = 1"}, size=2)
     first = cache.get("a = 1")
     for code in ("b = 1", "c = 1"):
         cache.get(code)
@@ -381,42 +393,65 @@ async def test_each_call_brings_its_own_key(run: Runner) -> None:
         assert run.provider.requests[-1].key == key
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def clients() -> AsyncIterator[http_clients.Clients]:
-    made = http_clients.Clients(asyncio.get_running_loop())
-    yield made
-    await made.close()
+async def test_transports_are_used_again_until_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    transports = http_clients.Transports(functools.partial(http_clients._shared, base.Patches("http_clients")))
+    first = transports.get("http://127.0.0.2:1/v1")
+    assert first is not None and transports.get("http://127.0.0.2:1/v1") is first
+    assert transports.get("http://127.0.0.2:2/v1") is not first
+    held = first.hand_out()
+    monkeypatch.setattr(first, "until", 0.0)
+    second = transports.get("http://127.0.0.2:1/v1")
+    assert second is not None and second is not first
+    assert transports._retired == [first], "a run still has it"
+    del held
+    gc.collect()
+    transports.get("http://127.0.0.2:3/v1")
+    assert transports._retired == []
+    await transports.close()
 
 
-def _pair(url: str) -> dict[str, Any]:
-    return http_clients._make(base.Patches("http_clients"), url)
+@pytest.mark.parametrize("on", [True, False], ids=["shared", "the engine's own"])
+async def test_what_a_run_does_to_its_clients_is_its_own(run: Runner, *, on: bool) -> None:
+    """Headers, hooks and cookies of a client, and its end, are not the next run's."""
+    flow = flows.through(
+        """
+        async def work(self) -> Message:
+            from lfx.base.models.unified_models import instantiation
+            pair = instantiation.ssrf_protected_openai_clients_for_url(self.text)
+            client = pair["http_async_client"]
+            found = {"header": client.headers.get("x-who"), "cookie": client.cookies.get("who")}
+            client.headers["x-who"] = "alice"
+            client.cookies.set("who", "alice")
+            answer = await client.get(self.text + "/models")
+            await client.aclose()
+            pair["http_client"].close()
+            return Message(text=f"{answer.status_code} {found}")
+        """
+    )
+    without = frozenset() if on else EVERY
+    for _ in range(3):
+        told = await run.text(flow, run.provider.url, without=without)
+        assert told == "200 {'header': None, 'cookie': None}"
 
 
-async def test_a_pair_is_used_again_until_it_is_closed_or_old(
-    clients: http_clients.Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = clients.get("http://127.0.0.2:1/v1", _pair)
-    assert clients.get("http://127.0.0.2:1/v1", _pair) == first
-    assert clients.get("http://127.0.0.2:2/v1", _pair) != first
-    first["http_client"].close()
-    second = clients.get("http://127.0.0.2:1/v1", _pair)
-    assert second != first
-    monkeypatch.setattr(http_clients, "FRESH", -1.0)
-    clients.get("http://127.0.0.2:3/v1", _pair)
-    assert clients.get("http://127.0.0.2:3/v1", _pair) != second
-    await first["http_async_client"].aclose()
-    await clients.close()
-    assert second["http_async_client"].is_closed, "one that is not handed out any more is closed too"
-
-
-async def test_no_cookie_goes_from_one_run_to_the_next(clients: http_clients.Clients) -> None:
-    pair = clients.get("http://127.0.0.2:1/v1", _pair)
-    for client in pair.values():
-        request = httpx.Request("GET", "http://127.0.0.2:1/v1")
-        answer = httpx.Response(200, headers={"set-cookie": "who=alice"}, request=request)
-        client.cookies.extract_cookies(answer)
-        assert not list(client.cookies.jar)
-        assert not isinstance(next(iter(client.cookies.jar), None), Cookie)
+async def test_a_runs_proxy_is_its_own(run: Runner) -> None:
+    flow = flows.through(
+        """
+        async def work(self) -> Message:
+            import os
+            from lfx.base.models.unified_models import instantiation
+            if self.text.startswith("proxy "):
+                os.environ["HTTP_PROXY"] = "http://127.0.0.2:9"
+            pair = instantiation.ssrf_protected_openai_clients_for_url(self.text.removeprefix("proxy "))
+            client = pair["http_async_client"]
+            text = str(bool([mount for mount in client._mounts.values() if mount]))
+            await client.aclose()
+            pair["http_client"].close()
+            return Message(text=text)
+        """
+    )
+    texts = [run.provider.url, f"proxy {run.provider.url}", run.provider.url]
+    assert [await run.text(flow, text) for text in texts] == ["False", "True", "False"]
 
 
 async def test_code_outside_of_a_run_gets_clients_of_its_own(run: Runner) -> None:
