@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from runtime.errors import GroupMissing
 from runtime.worker.flights import Flight
 from runtime.worker.lanes import Lane
 from runtime.worker.lease import Lease
-from runtime.worker.settler import Settler, backoff, pause
+from runtime.worker.settler import Settler
 from runtime.worker.work import Work
 from shared_models.errors import HeadraceError
 
@@ -22,12 +22,6 @@ log = structlog.get_logger("headrace.worker")
 
 FIRST_WAIT = 0.5
 """Seconds until a duplicate of a running event looks again, the first time; each time it is twice as long."""
-
-REFUSED = 3
-"""Times that Redis may refuse to let an entry begin, before the entry is put off."""
-
-REFUSED_AGAIN = 60.0
-"""Seconds for which it is put off."""
 
 _ACTIONS = {
     Verdict.ENDED: "event.duplicate",
@@ -97,14 +91,13 @@ class Admission:
                 return None
             except HeadraceError as error:
                 tries += 1
-                if not error.retryable and tries >= REFUSED and await self._put_off(work, error):
+                if not await self._settler.again(work, "begin", error, tries):
                     return None
-                await backoff(work, "begin", error, tries)
                 continue
             if grant.verdict is Verdict.NO_LEASE:
                 await self._lease.renew_now()
                 tries += 1
-                await pause(min(1.0, 0.05 * 2**tries))
+                await asyncio.sleep(min(1.0, 0.05 * 2**tries))
                 continue
             forgotten = grant.holder == self._worker and grant.token not in work.flight.lane.flights.values()
             if grant.verdict is Verdict.WAIT and forgotten and grant.token != takeover and await self._take_back(work):
@@ -132,24 +125,6 @@ class Admission:
         except HeadraceError as error:
             log.debug("event.not_taken_back", event_id=work.claim.event_id, code=error.code)
             return False  # parked: it is looked at again
-
-    async def _put_off(self, work: Work, refused: HeadraceError) -> bool:
-        """Look later at an entry that Redis does not let begin (somebody wrote over its gate): it takes a slot."""
-        keys, ids = work.flight.lane.keys, [work.claim.entry_id]
-        try:
-            await self._broker.leases.unstarted(keys, worker=self._worker, ids=ids, delay=REFUSED_AGAIN)
-        except HeadraceError:
-            return False
-        work.flight.lane.look_at(time.monotonic() + REFUSED_AGAIN)
-        log.error(
-            "event.refused",
-            route=work.active.route.name,
-            event_id=work.claim.event_id,
-            again=REFUSED_AGAIN,
-            code=refused.code,
-            error=refused.message,
-        )
-        return True
 
     async def _ensure_group(self, lane: Lane) -> None:
         try:

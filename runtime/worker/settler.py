@@ -13,25 +13,26 @@ import structlog
 
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Delivery, Grant
-from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried, Settled
+from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried, RunMeta, Settled
 from runtime.broker.settlement import OutcomeRefused
-from runtime.errors import BrokerError, OutcomeTooLarge, PublishRefused
+from runtime.errors import OutcomeTooLarge
 from runtime.settings import Settings
-from runtime.worker import publications
+from runtime.worker import refusals
 from runtime.worker.flights import Abort
 from runtime.worker.lanes import Lane
 from runtime.worker.work import Work
-from shared_models.dead_letter import ErrorInfo
 from shared_models.errors import HeadraceError
-from shared_models.result import RunResult
 
 log = structlog.get_logger("headrace.worker")
 
 BLOCKED_AGAIN = 1.5
 """A probe that failed is taken again after this many probe intervals, so that the next probe is another event."""
 
+REFUSED = 3
+"""Times that Redis may refuse for good what an event needs, before the event is put off."""
+
 REFUSED_AGAIN = 60.0
-"""Seconds until it is tried again to write an outcome that neither its targets nor the dead letters take."""
+"""Seconds for which it is put off, and until it is tried again to write an outcome that nothing takes."""
 
 
 class Settler:
@@ -51,6 +52,10 @@ class Settler:
         same = grant.entry_id == work.delivery.entry_id
         delivery = work.delivery if same else Delivery(grant.entry_id, ())
         staged = replace(work, claim=claim, delivery=delivery, attempts=grant.attempts)
+        if grant.event_id != work.claim.event_id:
+            # Who sent the event in hand, and for whom, says nothing about that one.
+            meta = RunMeta(work.meta.route, work.meta.version, root_id=grant.event_id, key=work.meta.key)
+            staged = replace(staged, envelope=None, meta=meta)
         await self._to_its_end(staged, self._finish(staged))
 
     async def _finish(self, work: Work) -> None:
@@ -59,11 +64,12 @@ class Settler:
             try:
                 settled = await self._broker.settlement.finish(work.claim)
             except OutcomeRefused as error:
-                less = _dead(work, error.refused, error.result)
+                less = refusals.dead(work, error.refused, error.result)
                 return await self._write(work, less, kept=True)
             except HeadraceError as error:
                 tries += 1
-                await backoff(work, "publish", error, tries)
+                if not await self.again(work, "publish", error, tries):
+                    return None
                 continue
             log.info(
                 "run.published",
@@ -86,50 +92,53 @@ class Settler:
         """Write it, or as much of it as Redis takes. ``kept``: the gate keeps the outcome that this comes from."""
         if isinstance(outcome, Released) and outcome.error is not None:
             outcome = await self._block(work, outcome)
-        first, tries = outcome, 0
+        whole, tries = outcome, 0
         while work.flight.abort is not Abort.LOST:
             try:
-                settled = await self._broker.settlement.settle(
-                    work.claim,
-                    outcome,
-                    delivery=work.delivery,
-                    attempts=work.attempts,
-                    meta=work.meta,
-                    dead_letter_stream=work.active.route.dead_letters,
-                )
+                settled = await self._settle(work, outcome)
             except Exception as problem:  # noqa: BLE001  also a fault of ours must not have the flow run again
-                error = _as_refusal(work, problem)
-                if not error.retryable and isinstance(outcome, Completed | DeadLettered):
-                    if (less := _less(work, outcome, error)) is not None:
-                        outcome = less
-                        continue
-                    if not isinstance(error, OutcomeTooLarge):
-                        whole = first if isinstance(first, Completed) and outcome.result is not None else outcome
-                        return await self._hold(work, whole, outcome, error, kept=kept)
+                error = refusals.as_refusal(work, problem)
                 tries += 1
-                await backoff(work, "settle", error, tries)
+                if error.retryable or isinstance(outcome, Retried | Released):
+                    if not await self.again(work, "settle", error, tries):
+                        return None
+                elif (less := refusals.less(work, outcome, error)) is not None:
+                    if isinstance(error, OutcomeTooLarge):
+                        whole = less
+                    elif less.result is not outcome.result:
+                        await backoff(work, "settle", error, tries)  # a result is not given up within a moment
+                    outcome = less
+                else:
+                    return await self._hold(work, whole, outcome, error, kept=kept)
                 continue
             if settled is Settled.ENTRY_GONE:
-                outcome = DeadLettered(_entry_gone(work))
+                whole = outcome = DeadLettered(refusals.entry_gone(work))
                 continue
             return await self._settled(work, outcome, settled)
         return None
 
+    async def _settle(self, work: Work, outcome: Outcome) -> Settled:
+        return await self._broker.settlement.settle(
+            work.claim,
+            outcome,
+            delivery=work.delivery,
+            attempts=work.attempts,
+            meta=work.meta,
+            dead_letter_stream=work.active.route.dead_letters,
+        )
+
     async def _hold(
-        self,
-        work: Work,
-        whole: Completed | DeadLettered,
-        least: Completed | DeadLettered,
-        refused: HeadraceError,
-        *,
-        kept: bool,
+        self, work: Work, whole: Outcome, least: Completed | DeadLettered, refused: HeadraceError, *, kept: bool
     ) -> None:
         """Keep what nothing takes, so that the flow does not run again: its run may have been paid for.
 
-        ``whole`` is tried again until somebody has mended its targets; ``least`` is kept where that cannot be.
+        ``whole`` is tried again until somebody has mended its targets; ``least`` is kept where that cannot be, without
+        the result at last. Where not even that is kept, the entry is put off, and runs again.
         """
-        outcome, tries = whole, 0
+        rungs = refusals.rungs(whole, least)
+        tries = times = 0
         while work.flight.abort is not Abort.LOST:
+            outcome = rungs[min(times, len(rungs) - 1)]
             try:
                 settled = await self._broker.settlement.hold(
                     work.claim,
@@ -142,9 +151,10 @@ class Settler:
                     delay=REFUSED_AGAIN,
                 )
             except Exception as problem:  # noqa: BLE001  as above
-                tries += 1
-                error = _as_refusal(work, problem)
-                outcome = outcome if error.retryable else least
+                error = refusals.as_refusal(work, problem)
+                tries, times = tries + 1, times + (not error.retryable)
+                if times >= len(rungs) and not error.retryable and await self._put_off(work, error):
+                    return
                 await backoff(work, "hold", error, tries)
                 continue
             log.error(
@@ -160,6 +170,34 @@ class Settler:
             if work.delivery.probe:
                 await self._probed(work.flight.lane, outcome)
             return
+
+    async def again(self, work: Work, step: str, error: HeadraceError, tries: int) -> bool:
+        """Wait before Redis is asked again. False: it has refused for good too often, and the entry was put off."""
+        if not error.retryable and tries >= REFUSED and await self._put_off(work, error):
+            return False
+        await backoff(work, step, error, tries)
+        return True
+
+    async def _put_off(self, work: Work, refused: HeadraceError) -> bool:
+        """Look later at an entry of which Redis takes nothing (somebody wrote over its gate, say): it has a slot.
+
+        False: nor does Redis take that.
+        """
+        keys, ids = work.flight.lane.keys, [work.claim.entry_id]
+        try:
+            await self._broker.leases.unstarted(keys, worker=work.claim.worker, ids=ids, delay=REFUSED_AGAIN)
+        except HeadraceError:
+            return False
+        work.flight.lane.look_at(time.monotonic() + REFUSED_AGAIN)
+        log.error(
+            "event.refused",
+            route=work.active.route.name,
+            event_id=work.claim.event_id,
+            again=REFUSED_AGAIN,
+            code=refused.code,
+            error=refused.message,
+        )
+        return True
 
     async def _settled(self, work: Work, outcome: Outcome, settled: Settled) -> None:
         log.info(
@@ -187,6 +225,8 @@ class Settler:
                 break
             except HeadraceError as error:
                 tries += 1
+                if not error.retryable and tries >= REFUSED:
+                    return replace(outcome, delay=REFUSED_AGAIN)  # not to be taken again at once
                 await backoff(work, "block", error, tries)
         else:
             return outcome
@@ -236,12 +276,8 @@ async def backoff(work: Work, step: str, error: HeadraceError, tries: int) -> No
             code=error.code,
             error=error.message,
         )
-    await pause(min(2.0, 0.05 * 2 ** min(tries, 8)) * random.uniform(0.5, 1.0))  # noqa: S311  jitter, not a secret
-
-
-async def pause(seconds: float) -> None:
-    """Wait."""
-    await asyncio.sleep(seconds)
+    jitter = random.uniform(0.5, 1.0)  # noqa: S311  not a secret
+    await asyncio.sleep(min(2.0, 0.05 * 2 ** min(tries, 8)) * jitter)
 
 
 def _says_nothing(outcome: Outcome) -> bool:
@@ -249,41 +285,6 @@ def _says_nothing(outcome: Outcome) -> bool:
     if not isinstance(outcome, DeadLettered):
         return False
     return not outcome.error.retryable and outcome.error.provider_status is None
-
-
-def _entry_gone(work: Work) -> ErrorInfo:
-    return ErrorInfo(
-        code="entry_gone",
-        message=f"the entry {work.claim.entry_id} was deleted from {work.claim.keys.stream} by somebody else while it "
-        "was to be retried; the fields are kept here",
-    )
-
-
-def _as_refusal(work: Work, problem: Exception) -> HeadraceError:
-    if isinstance(problem, HeadraceError):
-        return problem
-    log.error("settle.crashed", event_id=work.claim.event_id, exc_info=problem)
-    return BrokerError(f"the outcome cannot be written: {problem!r}")
-
-
-def _less(work: Work, outcome: Completed | DeadLettered, refused: HeadraceError) -> DeadLettered | None:
-    """What Redis may take where it refuses an outcome for good; None: nothing less tells of the event."""
-    if isinstance(outcome, Completed):
-        return _dead(work, refused, None if isinstance(refused, OutcomeTooLarge) else outcome.result)
-    if outcome.publications:
-        return replace(outcome, publications=())
-    if isinstance(refused, OutcomeTooLarge) and outcome.result is not None:
-        return replace(outcome, result=None)
-    return None
-
-
-def _dead(work: Work, refused: HeadraceError, result: RunResult | None) -> DeadLettered:
-    """The dead letter of an outcome that was refused: a target is no stream, or is not ours, or all is too big."""
-    code = OutcomeTooLarge.code if isinstance(refused, OutcomeTooLarge) else PublishRefused.code
-    info = ErrorInfo(code=code, message=refused.message)
-    now, read = time.time_ns() // 1_000_000, work.flight.lane.read
-    told = publications.dead_lettered(work.active.route, work.envelope, info, now, read=read) if work.envelope else ()
-    return DeadLettered(info, result=result, publications=told)
 
 
 def code_of(outcome: Outcome) -> str | None:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from runtime.broker.keys import RouteKeys
 from runtime.engine.echo import EchoEngine
-from runtime.worker import admission, execution
+from runtime.worker import admission, execution, settler
 from runtime.worker.settler import Settler
 from shared_models.result import RunStatus
 from tests.support.harness import client, running, worker_settings, write_flow
@@ -116,7 +116,7 @@ async def test_a_run_that_a_fault_of_ours_forgot_is_taken_over_by_its_own_worker
 
 
 async def test_an_entry_whose_gate_was_written_over_takes_no_slot(server_url, tmp_path, monkeypatch):
-    monkeypatch.setattr(admission, "REFUSED_AGAIN", 0.3)
+    monkeypatch.setattr(settler, "REFUSED_AGAIN", 0.3)
     write_flow(tmp_path, "echo")
     async with client(server_url) as c:
         await c.redis.set(KEYS.gate("bad"), "a string")
