@@ -28,7 +28,7 @@ MOST = 1000
 """Runs after which there is one in any case."""
 
 YOUNG, MIDDLE = 10_000, 20
-"""New objects, and young collections, before the next; usually 700 and 10. A run makes ten thousands of objects that live
+"""New objects, and young collections, before the next; usually 700 and 10. A run makes thousands of objects that live
 as long as it does: looked at that often they cost a tenth of it."""
 
 FAR_OFF = 200
