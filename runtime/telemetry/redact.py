@@ -12,6 +12,9 @@ from typing import Any
 
 MASK = "***"
 
+LONG_NAME = 256
+"""Characters of a name beyond which nothing is remembered of it: an event may bring any, of any length."""
+
 _WORD = (
     r"(?:api[_-]?key|(?:auth|access|api|refresh)token|(?-i:(?<![a-zA-Z])(?:token|TOKEN)(?![a-zA-Z])|Token(?![a-z]))"
     r"|passw(?:or)?d|passphrase|secret(?!ary)|authorization|credential|cookie"
@@ -62,7 +65,7 @@ def mask_text(text: str) -> str:
         if start in text:
             text = _SHAPES.sub(MASK, text)
             break
-    if (" " in text or ":" in text) and _SCHEMES.search(text):
+    if _SCHEMES.search(text):
         text = _SCHEME.sub(rf"\1{MASK}", text)
     if "://" in text:
         text = _URL.sub(rf"\1{MASK}\2", text)
@@ -71,9 +74,13 @@ def mask_text(text: str) -> str:
     return text
 
 
-@lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Whether a field of this name is likely to hold a secret."""
+    return _known(name) if len(name) <= LONG_NAME else _NAME.search(name) is not None
+
+
+@lru_cache(maxsize=4096)
+def _known(name: str) -> bool:
     return _NAME.search(name) is not None
 
 

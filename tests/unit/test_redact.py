@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from runtime.telemetry.redact import MASK, mask, mask_text
+from runtime.telemetry import redact
+from runtime.telemetry.redact import LONG_NAME, MASK, is_secret_name, mask, mask_text
 
 KEY = "sk-proj-abcdefghij0123456789"
 
@@ -36,6 +39,10 @@ def test_data(data: object, expected: object) -> None:
         KEY,
         "Bearer abcdefgh.ijk",
         "Authorization: Basic dXNlcjpwYXNz",
+        "Bearer\tabcdefgh.ijk",
+        "Bearer\nabcdefgh.ijk",
+        "Authorization->Bearer\u00a0abcdefgh",
+        "Proxy-Authorization\tBasic\tdXNlcjpwYXNz",
         "redis://user:hunter22@host:6379/0",
         "ghp_0123456789abcdefghij0123",
         "AKIAIOSFODNN7EXAMPLE",
@@ -79,3 +86,26 @@ def test_json_stays_json() -> None:
 def test_a_long_text_is_masked_in_linear_time() -> None:
     text = '{"a":"' + 'x\\"' * 300_000 + KEY + '"}'
     assert KEY not in mask_text(text)
+
+
+PIECES = st.sampled_from((
+    "bearer", "Bearer", "authorization", "Authorization", "Basic", "abc123.def456", "hunter22hunter22", " ", "\t", "\n",
+    "\u00a0", ":", "://", "@", "/", "->", "=", '"', "\\", ",", "api_key", "token", "Token", "password", "sk-", "ghp_",
+    "xoxb-", "AKIAIOSFODNN7EXAMPLE", "eyJabcdefghij", ".", "-----BEGIN ", "PRIVATE KEY-----", "x",
+))  # fmt: skip
+
+
+@given(st.lists(PIECES | st.text(max_size=3), max_size=12).map("".join))
+def test_the_short_ways_change_nothing(text: str) -> None:
+    expected = redact._JSON.sub(rf"\1{MASK}", text)
+    expected = redact._SHAPES.sub(MASK, expected)
+    expected = redact._SCHEME.sub(rf"\1{MASK}", expected)
+    expected = redact._URL.sub(rf"\1{MASK}\2", expected)
+    assert mask_text(text) == redact._ASSIGNED.sub(rf"\1{MASK}", expected)
+
+
+def test_long_names_are_looked_at_and_not_remembered() -> None:
+    redact._known.cache_clear()
+    assert is_secret_name("x" * LONG_NAME + "_password")
+    assert not is_secret_name("x" * 2 * LONG_NAME)
+    assert redact._known.cache_info().currsize == 0
