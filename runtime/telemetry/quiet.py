@@ -3,7 +3,7 @@
 Redis away is one fault: the fetch, every run that settles and every periodic loop meet it, again and again, in every
 process of a worker. So lines are counted twice: a place (the route, the step) tells of a fault a few times in a window,
 and all places together tell of one fault so often at most. A fault of another kind, or at a place that was quiet, is
-heard beside it.
+heard beside it; and what tells of an event that somebody must look after is counted at its place only.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ TROUBLE = frozenset({
     "entries.recovered", "entries.repaired", "lease.not_renewed", "outcome.held", "event.refused",
 })  # fmt: skip
 """Lines that one fault may bring again and again."""
+
+OF_EVENTS = frozenset({"outcome.held", "event.refused"})
+"""Those among them by which one hears of an event: no other place's lines take the place of these."""
 
 AT_A_PLACE = 2
 """So many lines of a fault are told for each place in a window."""
@@ -52,10 +55,14 @@ class Quiet:
         name = event.get("event", "")
         if name not in TROUBLE or method in ("debug", "info"):
             return event
-        # What the library words differently from moment to moment is one fault all the same: the code says so.
-        fault = event.get("code", name)
-        place = (name, fault, event.get("route"), event.get("stream"), event.get("step", event.get("loop")))
-        if not self._tally.takes({repr(place): AT_A_PLACE, repr(fault): OF_A_FAULT}, self._clock()):
+        # What the library words differently from moment to moment is one fault all the same: the code says so. But much
+        # has the same code: what another line tells of under it is another fault.
+        fault = (name, event.get("code"))
+        place = (*fault, event.get("route"), event.get("stream"), event.get("step", event.get("loop")))
+        limits = {repr(place): AT_A_PLACE}
+        if name not in OF_EVENTS:
+            limits[repr(fault)] = OF_A_FAULT
+        if not self._tally.takes(limits, self._clock()):
             self._left_out[place] = self._left_out.get(place, 0) + 1
             raise structlog.DropEvent
         if left_out := self._left_out.pop(place, 0):

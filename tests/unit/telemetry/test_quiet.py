@@ -65,6 +65,22 @@ def test_a_second_fault_is_heard_beside_one_that_lasts():
     assert log.warn(event="loop.failed", loop="janitor", code="group_missing")
 
 
+def test_what_many_faults_have_in_common_silences_none_of_them():
+    """A code stands for whatever Redis refuses."""
+    log = Log()
+    for route in range(100):
+        log.warn(event="redis.failed", code="broker_error", route=f"r{route}", step="begin")
+    assert log.warn(event="group.not_created", code="broker_error", route="z")
+
+
+def test_every_place_is_heard_of_the_events_that_need_somebody():
+    log = Log()
+    for name in ("outcome.held", "event.refused"):
+        for route in range(100):
+            told = [log.warn(event=name, code="broker_error", route=f"r{route}") for _ in range(AT_A_PLACE + 1)]
+            assert told == [True] * AT_A_PLACE + [False]
+
+
 def test_processes_that_were_forked_count_together():
     log, told = Log(), 0
     for _ in range(4):
