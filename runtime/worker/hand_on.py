@@ -33,13 +33,18 @@ class HandOn:
         """Should the platform kill this worker at its own deadline, no attempt of any child's is charged for it."""
         self._excused.clear()
         children = list(self._children)
+        asked = (self._broker.leases.excuse(child.keys, worker=child.name) for child in children)
         try:
-            await asyncio.gather(*(self._broker.leases.excuse(child.keys, worker=child.name) for child in children))
-            log.info("worker.ending", children=len(children))
-        except HeadraceError as error:
-            log.warning("redis.failed", step="excuse", code=error.code, error=error.message)
+            # One that fails must not end the wait for the others: theirs would be written after a death's own.
+            answers = await asyncio.gather(*asked, return_exceptions=True)
         finally:
             self._excused.set()
+        log.info("worker.ending", children=len(children))
+        for error in answers:
+            if isinstance(error, HeadraceError):
+                log.warning("redis.failed", step="excuse", code=error.code, error=error.message)
+            elif isinstance(error, BaseException):
+                raise error
 
     async def all_of(self, child: Child) -> None:
         """Give an ended child's entries to whoever reads, until Redis has taken it; then tell nobody of it any more."""
