@@ -216,8 +216,8 @@ class Supervisor:
         self._children.add(child)
         await channel.open()
         with theirs:
-            self._zygote.fork(spec, theirs)
-        if self._zygote.gone.is_set():
+            asked = self._zygote.fork(spec, theirs)
+        if not asked or self._zygote.gone.is_set():
             self._roles.errand(self._await_orphan(child), f"orphan:{child.name}")
         return child
 

@@ -84,11 +84,11 @@ class ZygoteLink:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
-    def fork(self, spec: ChildSpec, line: socket.socket) -> None:
-        """Ask for a child; ``line`` is its end of the channel to the supervisor."""
-        self._send(spec.message(), line)
+    def fork(self, spec: ChildSpec, line: socket.socket) -> bool:
+        """Ask for a child; ``line`` is its end of the channel to the supervisor. False: nobody hears of it."""
+        return self._send(spec.message(), line)
 
-    def _send(self, message: Mapping[str, Any], *lines: socket.socket) -> None:
+    def _send(self, message: Mapping[str, Any], *lines: socket.socket) -> bool:
         try:
             socket.send_fds(self._control, [json.dumps(message).encode()], [line.fileno() for line in lines])
         except BlockingIOError:
@@ -96,6 +96,9 @@ class ZygoteLink:
         except OSError as error:
             log.error("zygote.unreachable", error=repr(error))  # noqa: TRY400  it has ended, and is heard of soon
             self.gone.set()
+        else:
+            return True
+        return False
 
     def _hear(self) -> None:
         try:
