@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -41,7 +42,7 @@ async def inspect(broker: Broker) -> ServerFacts:
     topology = await broker.connection.topology()
     return ServerFacts(
         product="Valkey" if valkey else "Redis",
-        version=tuple(int(part) for part in (valkey or info.get("redis_version", "0")).split(".") if part.isdigit()),
+        version=_version(valkey or info.get("redis_version", "")),
         role=info.get("role", ""),
         used_memory=int(info.get("used_memory", 0)),
         settings=await _settings(broker),
@@ -69,9 +70,9 @@ async def admit(broker: Broker) -> None:
         if "DB index" in error.message:
             raise ServerUnfit(error.message) from error
         info = {}  # it need not let us look
-    version = info.get("redis_version", "")
-    if "valkey_version" not in info and version and tuple(map(int, version.split(".")[:2])) < OLDEST:
-        raise ServerUnfit(f"this is Redis {version}; Headrace needs Redis 7.0 or later, or Valkey")
+    version = _version(info.get("redis_version", ""))
+    if "valkey_version" not in info and version and version < OLDEST:
+        raise ServerUnfit(f"this is Redis {info['redis_version']}; Headrace needs Redis 7.0 or later, or Valkey")
     if info.get("cluster_enabled") == "1" and not isinstance(broker.connection, Cluster):
         raise ServerUnfit("this server is one of a cluster; write redis+cluster://host:port")
     try:
@@ -108,6 +109,12 @@ async def _runs_scripts(broker: Broker) -> bool:
         raise
     except BrokerError:
         return False
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Its numbers, two at least, without what a vendor or a candidate adds; empty where there are none."""
+    numbers = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
+    return tuple(int(number or 0) for number in numbers.groups()) if numbers else ()
 
 
 def _lines(text: str) -> dict[str, str]:

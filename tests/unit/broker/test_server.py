@@ -55,7 +55,15 @@ async def test_a_server_that_is_away_or_loads_is_waited_for(command: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "info", [b"redis_version:6.2.14\r\nvalkey_version:8.0.1\r\n", b"redis_version:7.2.4\r\n", BrokerError("NOPERM")]
+    "info",
+    [
+        b"redis_version:6.2.14\r\nvalkey_version:8.0.1\r\n",
+        b"redis_version:7.2.4\r\n",
+        BrokerError("NOPERM"),
+        b"redis_version:7.0-rc1\r\n",
+        b"redis_version:8\r\n",
+        b"redis_version:vendor-7\r\n",
+    ],
 )
 async def test_servers_that_will_do(info: Any) -> None:
     await admit(on(INFO=info))
