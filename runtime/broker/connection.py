@@ -21,7 +21,7 @@ from runtime.broker.scripts import Argument, Call
 from runtime.errors import AccessDenied, BrokerError, BrokerUnavailable, GroupMissing
 
 CONNECTIONS = 16
-"""Commands in flight at once to one server; more wait their turn. Each takes tens of microseconds there."""
+"""Pipelines in flight at once to one server; more wait their turn. Single commands share lines of their own."""
 
 BLOCKING_MARGIN = 5.0
 """Seconds that a blocking read may take beyond its block time before the connection counts as dead."""
