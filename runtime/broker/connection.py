@@ -7,6 +7,7 @@ cluster is in ``cluster``; addresses and client options are in ``address``.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -105,6 +106,7 @@ class Server(Connection):
         self._commands = commands
         self._blocking = blocking
         self._also = also
+        self._client_ids: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._batches = Batches(commands.connection_pool)
         # The library's own blocking pool loses a connection when its release is cancelled while it waits.
         self._turns = asyncio.Semaphore(CONNECTIONS)
@@ -149,7 +151,11 @@ class Server(Connection):
             connection = await pool.get_connection()  # type: ignore[no-untyped-call]
         try:
             line = Line(connection, self)
-            line.client_id = await line.send("CLIENT", "ID", seconds=0)
+            # Asked once for each socket: a connection that was made anew has another.
+            socket = connection._writer
+            if socket not in self._client_ids:
+                self._client_ids[socket] = await line.send("CLIENT", "ID", seconds=0)
+            line.client_id = self._client_ids[socket]
             yield line
         finally:
             await pool.release(connection)
