@@ -24,7 +24,7 @@ LINES = 4
 PATIENCE = 0.001
 """Seconds that commands wait for a line that is busy before another is used: some round trips to a near server."""
 
-MAX_COMMANDS = 64
+MAX_COMMANDS = 16
 MAX_BYTES = 256 * 1024
 """Where a batch ends. A command that is larger goes alone."""
 
