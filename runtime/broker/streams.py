@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from runtime.broker.connection import Connection
 from runtime.broker.keys import RouteKeys
@@ -14,6 +15,17 @@ from shared_models.dead_letter import ErrorInfo
 
 COUNT_BOUND = 1000
 """Unread entries that are counted one by one where Redis' own number cannot be right."""
+
+QUIET = 600.0
+"""Seconds after which a consumer that is no worker's does not count as one that reads."""
+
+
+class Retired(IntEnum):
+    """What retire says. READ, USED: nothing was done; a worker, or somebody else's consumer, reads with it."""
+
+    READ = 0
+    DONE = 1
+    USED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +93,17 @@ class Streams:
             found[stream] = [_group_count(flat, length) for flat in known]
         return found
 
-    async def retire(self, keys: RouteKeys) -> bool:
-        """Give up a group and what is kept for it. False, and nothing was done: a worker reads with it.
+    async def retire(self, keys: RouteKeys, *, quiet: float = QUIET) -> Retired:
+        """Give up a group and what is kept for it. ``quiet``: seconds for which a stranger must have done nothing.
 
         Entries that only this group needed are deleted by the next audit of another. Raises GroupMissing where there
         was no such group.
         """
         names = [keys.stream, keys.due, keys.leases, keys.obits, keys.blocked, keys.runs]
-        (code,) = await self._connection.run(call("retire", names, keys.group))
+        (code,) = await self._connection.run(call("retire", names, keys.group, int(quiet * 1000)))
         if code < 0:
             raise refuse(code)
-        return bool(code)
+        return Retired(code)
 
     async def thin(self, stream: str, *, life: float) -> int:
         """Delete entries older than ``life`` seconds, unless a group reads the stream; how many there were."""

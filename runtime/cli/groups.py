@@ -40,23 +40,28 @@ def retire(
     *,
     stream: Annotated[str, typer.Argument(metavar="STREAM")],
     group: Annotated[str, typer.Argument(metavar="GROUP")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where a consumer that is no worker's has been active lately.")
+    ] = False,
     flows: Flows = None,
     redis_url: RedisUrl = None,
 ) -> None:
     """Give up a consumer group that no route reads with any more, after its name was changed or its route removed.
 
-    What it has not settled is not run for it any more. Entries that no other group needs are then deleted.
+    What it has not settled is not run for it any more. Entries that no other group needs are then deleted. Refused
+    while a worker, or anybody else's consumer, reads with it.
     """
-    refused = wait_for(_retire(stream, group, flows, redis_url))
+    refused = wait_for(_retire(stream, group, flows, redis_url, force=force))
     if refused is not None:
         note(f"headrace: {refused}")
         raise typer.Exit(FAILED)
     say(f"the group {group} of {stream} is given up")
 
 
-async def _retire(stream: str, group: str, flows: Path | None, redis_url: str | None) -> str | None:
+async def _retire(stream: str, group: str, flows: Path | None, redis_url: str | None, *, force: bool) -> str | None:
     """Why it was not; None: it was."""
     from runtime.broker.keys import RouteKeys
+    from runtime.broker.streams import QUIET, Retired
     from runtime.cli.connection import connected, read_settings
     from runtime.errors import GroupMissing
 
@@ -71,8 +76,14 @@ async def _retire(stream: str, group: str, flows: Path | None, redis_url: str | 
             if any(name in worker.routes for worker in workers):
                 return f"a worker runs the route {name}, which reads with it"
         try:
-            if not await broker.streams.retire(RouteKeys(stream, group)):
+            retired = await broker.streams.retire(RouteKeys(stream, group), quiet=0.0 if force else QUIET)
+            if retired is Retired.READ:
                 return "a worker that is alive reads with it"
+            if retired is Retired.USED:
+                return (
+                    f"a consumer that is no worker's was active in it within the last {QUIET / 60:.0f} minutes; "
+                    "if nobody needs the group all the same: --force"
+                )
         except GroupMissing:
             if not stale:
                 return f"{stream} has no group {group}"

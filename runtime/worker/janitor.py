@@ -66,7 +66,8 @@ class Janitor(PeriodicLoop):
                     stream=stream,
                     group=group.name,
                     entries=group.entries,
-                    hint=f"no route reads with it; give it up with: headrace flows retire {stream} {group.name}",
+                    hint="no route reads with it; "
+                    f"if nothing else needs it: headrace flows retire {stream} {group.name}",
                 )
 
     async def _audit(self, lane: Lane) -> None:

@@ -39,7 +39,10 @@ def test_a_renamed_group_is_told_of_and_given_up(valkey_server: RedisServer, tmp
         assert any("flows retire flows:echo before" in check["detail"] for check in ask("doctor"))
         process.wait_for("group.left_behind", stream="err")
         assert in_process("flows", "retire", "flows:echo", "after", **environ).code == 1, "the route reads with it"
-        assert in_process("flows", "retire", "flows:echo", "before", **environ).code == 0
+        valkey_server.execute("XREADGROUP", "GROUP", "before", "a-stranger", "STREAMS", "flows:echo", ">")
+        refused = in_process("flows", "retire", "flows:echo", "before", **environ)
+        assert (refused.code, "--force" in refused.err) == (1, True)
+        assert in_process("flows", "retire", "flows:echo", "before", "--force", **environ).code == 0
         until(lambda: valkey_server.execute("XLEN", "flows:echo") == 0, "the audit to delete what nobody needs")
         run_one()
         assert ask("status")["left_behind"] == []

@@ -6,7 +6,7 @@ import pytest
 
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
-from runtime.broker.streams import GroupCount
+from runtime.broker.streams import GroupCount, Retired
 from runtime.errors import GroupMissing
 from tests.support.hand import KEYS, STREAM, Hand, raw, send
 
@@ -36,15 +36,25 @@ async def test_who_is_left_behind_is_counted(real_broker: Broker) -> None:
 async def test_a_group_is_given_up_when_nobody_lives_in_it(broker: Broker) -> None:
     old = await both(broker, 10)
     assert await raw(broker, "XLEN", STREAM) == 10
-    assert not await broker.streams.retire(OLD)
+    assert await broker.streams.retire(OLD) is Retired.READ
     await old.expire()
-    assert await broker.streams.retire(OLD)
+    assert await broker.streams.retire(OLD) is Retired.DONE
     assert [g.name for g in (await broker.streams.groups([STREAM]))[STREAM]] == ["headrace"]
     assert await raw(broker, "KEYS", f"{OLD.prefix}[dlob]*") == []
     with pytest.raises(GroupMissing):
         await broker.streams.retire(OLD)
     with pytest.raises(GroupMissing):
         await broker.streams.retire(RouteKeys("nothing", "old"))
+
+
+async def test_a_group_with_which_somebody_else_reads_is_given_up_by_force_only(broker: Broker) -> None:
+    """Its consumers have no lease. Those of a dead worker had one."""
+    old = await both(broker, 10)
+    await old.die()
+    await raw(broker, "XREADGROUP", "GROUP", "old", "a-stranger", "COUNT", 1, "STREAMS", STREAM, ">")
+    assert await broker.streams.retire(OLD) is Retired.USED
+    assert await raw(broker, "ZCARD", OLD.due) == 3
+    assert await broker.streams.retire(OLD, quiet=0.0) is Retired.DONE
 
 
 async def test_what_only_a_group_that_is_gone_needed_is_deleted(broker: Broker) -> None:
