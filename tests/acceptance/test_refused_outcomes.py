@@ -10,11 +10,11 @@ import pytest
 from runtime.broker.keys import RouteKeys
 from runtime.broker.settlement import Settlement
 from runtime.engine.echo import EchoEngine
-from runtime.errors import EventFault
+from runtime.errors import BrokerError, EventFault
 from runtime.worker import publications, settler
 from shared_models.dead_letter import ErrorInfo
 from shared_models.result import RunStatus
-from tests.support.harness import DEADLINE, client, running, write_flow
+from tests.support.harness import DEADLINE, client, running, worker_settings, write_flow
 from tests.support.servers import RedisServer
 
 KEYS = RouteKeys("flows:echo", "headrace")
@@ -165,3 +165,35 @@ async def test_a_fault_of_ours_after_the_run_does_not_have_it_run_again(broker_u
     assert run.result is not None
     assert run.result.text == "paid for"
     assert engine.runs == {event: 1}
+
+
+async def test_where_redis_takes_nothing_of_an_outcome_its_slot_is_free_and_the_event_comes_again(
+    broker_url, flows, monkeypatch
+):
+    """As behind a limit that even what is kept does not fit in."""
+    settle, stuck, refuse = Settlement.settle, asyncio.Event(), True
+
+    async def settles(self, claim, outcome, **more):
+        if refuse and claim.event_id == "large":
+            stuck.set()
+            raise BrokerError("ERR max request size exceeded")
+        return await settle(self, claim, outcome, **more)
+
+    async def holds(self, claim, outcome, **more):
+        raise BrokerError("ERR max request size exceeded")
+
+    monkeypatch.setattr(Settlement, "settle", settles)
+    monkeypatch.setattr(Settlement, "hold", holds)
+    engine = Paid()
+    async with (
+        client(broker_url) as c,
+        running(broker_url, flows, engine=engine, settings=worker_settings(concurrency=1)),
+    ):
+        await c.send("flows:echo", {"input_value": "paid for"}, event_id="large")
+        await asyncio.wait_for(stuck.wait(), DEADLINE)
+        other = await c.send("flows:echo", {"input_value": "small"})
+        assert (await c.run(KEYS, other)).status is RunStatus.COMPLETED
+        refuse = False
+        run = await c.run(KEYS, "large")
+    assert run.status is RunStatus.COMPLETED
+    assert run.attempts == engine.runs["large"]
