@@ -154,6 +154,17 @@ async def test_a_hang_is_charged_and_its_neighbour_is_not(broker: Broker) -> Non
     assert (hung.grant.attempts, beside.grant.attempts) == (2, 1)
 
 
+async def test_beside_others_that_hang_too_there_is_one_execution_more_than_attempts(broker: Broker) -> None:
+    """Not charged for its neighbour's hang, but alone from then on: else a bad neighbour each time would have no end."""
+    await send(broker, "e1")
+    for n, attempts in enumerate((1, 1, 2, 3)):
+        hand, attempt = await begun(broker, f"w{n}")
+        assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.RUN, attempts)
+        await hand.die(blame=[f"w{n}.99"] if n == 0 else None)
+    _, attempt = await begun(broker, "w4")
+    assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.OVER, 3)
+
+
 async def test_nobody_is_blamed_for_a_recycled_worker(broker: Broker) -> None:
     await send(broker, "e1")
     for n in range(5):

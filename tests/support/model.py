@@ -371,8 +371,10 @@ class World:
         executions = 0 if fresh or gate is None else gate.executions
         if not fresh and gate is not None and gate.state == "running" and not gate.over:
             blame = self.blame.get(gate.worker)
-            if blame is not None and gate.token not in blame:
+            if blame == []:  # asked to end: it costs nothing, and counts for nothing
                 before, executions = before - 1, executions - 1
+            elif blame is not None and gate.token not in blame:
+                before, suspect = before - 1, True
             elif not suspect and gate.worker != worker.hand.name:
                 before, suspect = before - 1, True
         over = before >= MAX_ATTEMPTS

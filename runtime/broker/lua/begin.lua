@@ -196,10 +196,13 @@ if fresh then
 elseif state == 'running' and not over then
   -- Its holder died. The first death is free, since it may be another's doing: the event is suspected, and runs alone
   -- until it ends, also when an attempt fails in between. A death while alone is its own and stays charged, as a failure
-  -- does. An obituary that blames others clears it.
+  -- does. An obituary that blames nobody (the process was asked to end) clears it; one that blames others leaves it
+  -- uncharged, but alone from now on: else an entry beside others that hang could run without an end to it.
   local blame = redis.call('HGET', obits, holder)
-  if blame and blame ~= '*' and not blame:find(' ' .. h[2] .. ' ', 1, true) then
+  if blame and not blame:find('[^ ]') then
     attempts = attempts - 1
+  elseif blame and blame ~= '*' and not blame:find(' ' .. h[2] .. ' ', 1, true) then
+    attempts, suspect = attempts - 1, true
   elseif not suspect and holder ~= me then
     attempts, suspect = attempts - 1, true
   end
