@@ -155,7 +155,7 @@ async def test_a_hang_is_charged_and_its_neighbour_is_not(broker: Broker) -> Non
 
 
 async def test_beside_others_that_hang_too_there_is_one_execution_more_than_attempts(broker: Broker) -> None:
-    """Not charged for its neighbour's hang, but alone from then on: else a bad neighbour each time would have no end."""
+    """Not charged for its neighbour's hang, but alone from then on: else bad neighbours could keep it from an end."""
     await send(broker, "e1")
     for n, attempts in enumerate((1, 1, 2, 3)):
         hand, attempt = await begun(broker, f"w{n}")

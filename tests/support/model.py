@@ -373,9 +373,7 @@ class World:
             blame = self.blame.get(gate.worker)
             if blame == []:  # asked to end: it costs nothing, and counts for nothing
                 before, executions = before - 1, executions - 1
-            elif blame is not None and gate.token not in blame:
-                before, suspect = before - 1, True
-            elif not suspect and gate.worker != worker.hand.name:
+            elif (blame is not None and gate.token not in blame) or (not suspect and gate.worker != worker.hand.name):
                 before, suspect = before - 1, True
         over = before >= MAX_ATTEMPTS
         expected = (Verdict.OVER, before) if over else (Verdict.RUN, before + 1)
