@@ -138,7 +138,7 @@ def _primary(address: Address, settings: RedisSettings) -> Server:
 
     def client(read_timeout: float | None) -> Redis:
         options = _client_options({**_own(address), "connection_class": managed}, settings, read_timeout)
-        return Redis.from_pool(SentinelConnectionPool(address.service, manager, **options))  # type: ignore[no-untyped-call]
+        return Redis.from_pool(SentinelConnectionPool(address.service, manager, **options))
 
     return Server(client(settings.command_timeout), client(None), also=manager.sentinels)
 
@@ -185,14 +185,14 @@ class _Sentinels(Sentinel):
     """Asks first those that have not failed lately. The library's own reorders its list while others walk over it."""
 
     def __init__(self, sentinels: Sequence[Redis]) -> None:
-        super().__init__([])  # type: ignore[no-untyped-call]
+        super().__init__([])  # type: ignore[no-untyped-call]  # redis-py gives it no types
         self.sentinels = list(sentinels)
         self._failed: dict[Redis, float] = {}
 
     async def discover_master(self, service_name: str) -> Host:
         for sentinel in sorted(self.sentinels, key=lambda sentinel: self._failed.get(sentinel, 0.0)):
             try:
-                states = await sentinel.sentinel_masters()  # type: ignore[no-untyped-call]
+                states = await sentinel.sentinel_masters()
             except (exceptions.ConnectionError, exceptions.TimeoutError):
                 self._failed[sentinel] = time.monotonic()
                 continue
@@ -228,7 +228,7 @@ def single(url: str, *, timeout: float, host: Host | None = None) -> ConnectionP
     if address.kind == "sentinel":
         manager, managed = _sentinels(address, settings)
         options = _client_options({**_own(address), "connection_class": managed}, settings, None)
-        pool: ConnectionPool = SentinelConnectionPool(address.service, manager, **options)  # type: ignore[no-untyped-call]
+        pool: ConnectionPool = SentinelConnectionPool(address.service, manager, **options)
         return pool
     place = _place(host or address.hosts[0]) if address.hosts else {}
     return ConnectionPool(**_client_options({**address.options, **place}, settings, None))

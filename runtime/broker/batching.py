@@ -93,7 +93,7 @@ class Batches:
     async def _send_all(self) -> None:
         """Send what waits, and what comes meanwhile, over one connection."""
         try:
-            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            connection = await self._pool.get_connection()
         except Exception as error:  # noqa: BLE001  whatever it is, those who wait are told
             self._fail_waiting(_known(error))
             return
@@ -165,7 +165,7 @@ async def drop_idle(pool: ConnectionPool) -> None:
     Each is taken first, as any other user takes one: the pool's own way ends some under who takes them meanwhile, who
     then has a connection without a socket.
     """
-    taken = [pool.get_available_connection() for _ in range(len(pool._available_connections))]  # type: ignore[no-untyped-call]
+    taken = [pool.get_available_connection() for _ in range(len(pool._available_connections))]
 
     async def end(connection: AbstractConnection) -> None:
         try:

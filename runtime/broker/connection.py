@@ -148,7 +148,7 @@ class Server(Connection):
         """A connection of its own for commands that block."""
         pool = self._blocking.connection_pool
         with _translated():
-            connection = await pool.get_connection()  # type: ignore[no-untyped-call]
+            connection = await pool.get_connection()
         try:
             line = Line(connection, self)
             # Asked once for each socket: a connection that was made anew has another.

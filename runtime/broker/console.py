@@ -86,7 +86,7 @@ async def _connect(
 ) -> tuple[ConnectionPool, AbstractConnection]:
     try:
         pool = single(url, timeout=seconds, host=host)
-        return pool, await pool.get_connection()  # type: ignore[no-untyped-call]
+        return pool, await pool.get_connection()
     except (RedisError, OSError, ValueError) as error:
         raise BrokerUnavailable(f"Redis cannot be reached: {error}") from error
 

@@ -283,7 +283,7 @@ def _log(folder: Path) -> str:
 
 def _version(binary: str) -> int:
     try:
-        told = subprocess.run(  # noqa: S603
+        told = subprocess.run(  # noqa: S603  our own binary, or the system's
             [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
         ).stdout
     except (OSError, subprocess.SubprocessError):

@@ -177,7 +177,7 @@ def _result(outcome: Prepared) -> RunResult | None:
     text = outcome.words[_RESULT_OF[outcome.script]]
     try:
         # Not pydantic's own parser: it refuses half characters, which a result may hold.
-        return RunResult.model_validate(json.loads(text)) if text else None  # type: ignore[arg-type]
+        return RunResult.model_validate(json.loads(text)) if text and isinstance(text, str | bytes) else None
     except ValueError:
         return None
 

@@ -69,6 +69,7 @@ def checked_source(source: str | None) -> str | None:
 def opened(path: str) -> Iterator[IO[str]]:
     """A file, or stdin for ``-``, as UTF-8."""
     try:
+        # Opened apart from its use: only a file that cannot be opened is the caller's mistake.
         stream = open(0 if path == STDIN else Path(path), encoding="utf-8-sig", closefd=path != STDIN)  # noqa: SIM115
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error

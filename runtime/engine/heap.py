@@ -1,4 +1,4 @@
-"""When the garbage of runs is collected. Pure.
+"""When the garbage of runs is collected.
 
 A run leaves graphs that refer to themselves; only the garbage collector frees these. Left to itself it lets those of
 many runs pile up in its oldest generation and then stops the loop, and every run on it, for all of them at once. Here
@@ -25,7 +25,7 @@ LONGEST = 2.0
 """Seconds. Longer, the garbage of busy seconds would make the next one longer still."""
 
 MOST = 1000
-"""Runs after which there is one in any case."""
+"""Runs after which there is one, however cheap they are."""
 
 YOUNG, MIDDLE = 10_000, 20
 """New objects, and young collections, before the next; usually 700 and 10. A run makes thousands of objects that live

@@ -216,9 +216,8 @@ class _Look:
         if called in _MOMENTS and not self._in_function(node):
             yield f"{ast.unparse(node.func)}() is asked when the class is made"
 
-    def _function(self, node: ast.AST) -> Iterator[str]:
-        arguments: ast.arguments = node.args  # type: ignore[attr-defined]
-        for default in (*arguments.defaults, *arguments.kw_defaults):
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Iterator[str]:
+        for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None and _changeable(default):
                 yield f"a default argument can be changed: {ast.unparse(default)}"
         yield from self._decorators(node)

@@ -1,4 +1,4 @@
-"""What the accelerators have in common: the check of what they replace, the replacing, the switch per route. Pure.
+"""What the accelerators have in common: the check of what they replace, the replacing, the switch per route.
 
 An accelerator puts a cheaper function with the same result in the place of one of the engine's. It was written against
 a text that was read, so it is installed only where the installed text is that one: a new version of the engine runs

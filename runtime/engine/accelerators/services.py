@@ -7,6 +7,8 @@ Safe because: the answer is the same None. It is the whole process's: a route ca
 
 from __future__ import annotations
 
+import functools
+
 from runtime.engine.accelerators.base import Accelerator, Patches, Target
 
 _ABSENT = ("CHAT", "TRACING", "TRANSACTION", "STORAGE", "DATABASE", "CHECKPOINT")
@@ -18,7 +20,7 @@ def _install(patches: Patches) -> None:
     for kind in (getattr(kinds, f"{name}_SERVICE") for name in _ABSENT):
         if kind not in manager.services:
             manager.services[kind] = None
-            patches.at_undo(lambda kind=kind: manager.services.pop(kind, None))  # type: ignore[misc]
+            patches.at_undo(functools.partial(manager.services.pop, kind, None))
 
 
 SERVICES = Accelerator(

@@ -70,7 +70,7 @@ def _with_context(
     patches: Patches, contexts: Contexts, positional: int, original: Callable[..., None]
 ) -> Callable[..., None]:
     @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **keywords: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **keywords: Any) -> None:  # noqa: N807  it takes its place
         default = keywords.get("verify", True) is True and not keywords.get("cert") and not keywords.get("proxy")
         if default and len(args) <= positional and not patches.off:
             keywords["verify"] = contexts.get(
