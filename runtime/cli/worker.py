@@ -40,11 +40,12 @@ def worker(
     """
     from runtime.cli.connection import find_url, read_settings
     from runtime.settings import take_secrets_away
-    from runtime.telemetry import logs
+    from runtime.telemetry import logs, outlet
     from runtime.worker.process import Worker
 
     settings = with_options(read_settings(), processes=processes, concurrency=concurrency)
     url = find_url(redis_url, settings)
+    outlet.guard()
     logs.configure(settings.log)
     take_secrets_away()
     if parent is not None:

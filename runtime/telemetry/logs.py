@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from runtime.telemetry import outlet
 from runtime.telemetry.quiet import Quiet
 from runtime.telemetry.redact import mask
 
@@ -30,7 +31,10 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class _Stderr:
-    """A logger that writes finished lines to whatever stderr is now. A closed stderr loses lines, never the process."""
+    """A logger that writes finished lines to whatever stderr is now. A closed stderr loses lines, never the process.
+
+    Nor does one that nobody reads, in a process whose output is guarded; once it is read again, this tells of the loss.
+    """
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -40,7 +44,10 @@ class _Stderr:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
         except (OSError, ValueError):
-            pass
+            return
+        if (lost := outlet.lost()) > _Config.told_lost:
+            _Config.told_lost = lost
+            get_logger("headrace.telemetry").warning("output.lost", writes=lost)
 
     log = debug = info = warn = warning = error = critical = fatal = exception = failure = err = msg
 
@@ -48,6 +55,7 @@ class _Stderr:
 class _Config:
     level = logging.INFO
     processors: tuple[Processor, ...] = ()
+    told_lost = 0
 
 
 def configure(settings: LogSettings) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.support.command import Running, headrace, running
-from tests.support.harness import write_flow
+from runtime.broker.keys import RouteKeys
+from shared_models.result import RunStatus
+from tests.support.command import FAST, HEADRACE, Running, headrace, running
+from tests.support.harness import DEADLINE, clean_environment, client, write_flow
 from tests.support.servers import RedisServer, valkey_binary
 
 ECHO = ("--engine", "echo")
@@ -218,3 +222,26 @@ def test_the_workers_log_is_json_lines_without_secrets(home: Path, server_url: s
     lines = [json.loads(line) for line in worker.err]
     assert all({"event", "level", "timestamp"} <= set(line) for line in lines)
     assert "canary" not in "\n".join(worker.err)
+
+
+async def test_a_worker_whose_output_nobody_reads_goes_on(home: Path, server_url: str) -> None:
+    """A log collector that is stuck: lines are lost, and neither events nor the lease nor a SIGTERM wait for it."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    async with client(server_url) as c:
+        events = [await c.send("flows:hello", {"input_value": "x"}) for _ in range(100)]
+        worker = subprocess.Popen(
+            [HEADRACE, "worker", *ECHO],
+            stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, cwd=home,
+            env=clean_environment(home, REDIS_URL=server_url, **FAST),
+        )  # fmt: skip
+        try:
+            for event in events:
+                assert (await c.run(RouteKeys("flows:hello", "headrace"), event)).status is RunStatus.COMPLETED
+            worker.terminate()
+            assert worker.wait(DEADLINE) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+            os.close(writing)
+            os.close(reading)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -13,7 +16,7 @@ import pytest
 import structlog
 
 from runtime.settings import LogSettings
-from runtime.telemetry import logs
+from runtime.telemetry import logs, outlet
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +126,24 @@ def test_a_broken_line_and_a_closed_stderr_harm_nobody(
     with open("/dev/null", "w") as closed:
         monkeypatch.setattr(sys, "stderr", closed)
     logs.get_logger("headrace").error("lost")
+
+
+def test_once_a_pipe_is_read_again_the_log_tells_of_what_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    with open(reading, "rb", buffering=0) as pipe, open(writing, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        monkeypatch.setattr(logs._Config, "told_lost", 0)
+        outlet.guard()
+        configure()
+        log = logs.get_logger("headrace.test")
+        for _ in range(10):
+            log.warning("much", what="x" * 1000)
+        lines = pipe.read(65536)
+        log.warning("again")
+        log.warning("and again")
+        lines += pipe.read(65536)
+    names = [json.loads(line)["event"] for line in lines.splitlines()]
+    assert names[-3:] == ["again", "output.lost", "and again"]
+    assert set(names[:-3]) == {"much"}
