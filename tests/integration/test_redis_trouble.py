@@ -22,11 +22,14 @@ from runtime.telemetry.quiet import Quiet
 from shared_models.codec import new_event_id
 from tests.chaos.proxy import Proxy
 from tests.support.harness import running, worker_settings, write_flow
-from tests.support.ring import FIRST, Counting, completed, publish
+from tests.support.ring import FIRST, SECOND, Counting, completed, publish
 from tests.support.servers import RedisServer, free_port, redis_binary, valkey_binary
 
 HOLD = 1.5
 """Seconds that a fault lasts."""
+
+AWAY = 30.0
+"""Seconds that Redis is away in the long outage."""
 
 LINES = 10
 """Lines of trouble that one fault may bring in a minute."""
@@ -293,3 +296,42 @@ async def test_trouble_passes(kind: str, fault: Fault, tmp_path: Path) -> None:
     if fault in KEEP:
         assert engine.runs[under_way] == 1
         assert max(engine.runs.values()) == 1
+
+
+async def test_d12_workers_wait_half_a_minute_for_redis_and_settle_what_they_have_computed(tmp_path: Path) -> None:
+    """Row D12: one worker is idle when Redis goes, one is in the midst of a run; each log keeps within its lines."""
+    write_flow(tmp_path, "first")
+    write_flow(tmp_path, "second")
+    busy, idle, under_way = Holding(), Holding(), new_event_id()
+    busy.hold(under_way)
+    settings = worker_settings(lease=6.0)
+    async with a_scene("valkey") as scene:
+        broker = Broker.connect(scene.server.url, RedisSettings(command_timeout=2.0))
+        with log_lines() as lines:
+            async with (
+                running(scene.proxy.url, tmp_path, engine=busy, settings=settings, only=["first"]),
+                running(scene.proxy.url, tmp_path, engine=idle, settings=settings, only=["second"]),
+            ):
+                await publish(broker, under_way)
+                await busy.begun[under_way].wait()
+                first, spent = len(lines), time.process_time()
+                async with restart_with_data(scene):
+                    busy.held[under_way].set()
+                    await asyncio.sleep(AWAY)
+                    spent = time.process_time() - spent
+                back = time.monotonic()
+                after = new_event_id()
+                await publish(broker, after)
+                await publish(broker, after, SECOND)
+                await completed(broker, under_way)
+                await completed(broker, after)
+                await completed(broker, after, SECOND)
+                back = time.monotonic() - back
+                told = lines[first:]
+        await broker.close()
+    print(f"away for {AWAY:.0f} s: back in {back:.2f} s, {len(told)} lines, {spent / AWAY:.0%} of a core")
+    assert back < 5.0
+    assert 0 < len(told) <= LINES, told
+    assert spent / AWAY < CPU
+    assert busy.runs == {under_way: 1, after: 1}
+    assert idle.runs == {after: 1}
