@@ -14,7 +14,8 @@ SLOTS = 512
 _SLOT = 256
 _TIMES = struct.Struct("<QQQQ")
 _NAME = struct.Struct("<H")
-_NAME_AT = _TIMES.size
+_LEFT_AT = _TIMES.size
+_NAME_AT = _LEFT_AT + 1
 _NAME_MAX = _SLOT - _NAME_AT - _NAME.size
 
 
@@ -34,6 +35,7 @@ class Slot:
         """Make it a new child's: everything is as of now."""
         now = _nanoseconds(boot_time())
         _TIMES.pack_into(self._memory, self._at, now, now, now, 0)
+        self._memory[self._at + _LEFT_AT] = False
         self.blame("")
 
     def beat(self) -> None:
@@ -57,6 +59,15 @@ class Slot:
         """How many of its places are in use."""
         (used,) = struct.unpack_from("<Q", self._memory, self._at + 24)
         return int(used)
+
+    def leave(self) -> None:
+        """It ends of its own accord: nothing that it held is left."""
+        self._memory[self._at + _LEFT_AT] = True
+
+    @property
+    def left(self) -> bool:
+        """Whether it has ended of its own accord. Its exit code does not tell: a component may end it with 0."""
+        return bool(self._memory[self._at + _LEFT_AT])
 
     def blame(self, token: str) -> None:
         """Whose code holds the loop up; empty: nobody's."""

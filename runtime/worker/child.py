@@ -79,7 +79,10 @@ def main(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
     gc.freeze()
     clock = LoopClock()
     # Not closed: that would wait for runs that swallow their cancellation, for ever. The process ends right after this.
-    return asyncio.Runner(loop_factory=clock.new_loop).run(_run(spec, sock, context, clock))
+    code = asyncio.Runner(loop_factory=clock.new_loop).run(_run(spec, sock, context, clock))
+    if code == EXIT_OK:
+        context.board.slot(spec.slot).leave()
+    return code
 
 
 async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext, clock: LoopClock) -> int:

@@ -273,11 +273,11 @@ class Supervisor:
 
     def _ended(self, child: Child, status: int | None) -> None:
         """A child has ended and was waited for: only now may what it held go to others. None: nobody knows how."""
+        expected = child.slot.left
         self._children.remove(child)
         self._board.give_back(child.spec.slot)
         child.ended.set()
         lived = asyncio.get_running_loop().time() - child.started
-        expected = status == EXIT_OK
         (log.info if expected else log.error)(
             "child.ended", worker=child.name, pid=child.pid, how=how(status), lived=round(lived, 1)
         )

@@ -6,6 +6,7 @@ something; it shares its memory with every child. It also waits for its children
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -112,8 +113,9 @@ def _fork(
     except BaseException:  # noqa: BLE001  whatever it is, the child ends here and not in the zygote's loop
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # a component may have closed it
+                stream.flush()
         # Not sys.exit: what the parent has registered for its own exit (temporary folders) is not the child's to do,
         # and threads of blocking components are not waited for.
         os._exit(code)

@@ -57,7 +57,7 @@ async def test_the_entries_of_a_killed_child_run_again_at_once_and_cost_no_attem
         assert await c.redis.xlen("flows:echo:results") == 1
 
 
-@pytest.mark.parametrize("how", ["exit", "segv"])
+@pytest.mark.parametrize("how", ["exit", "quit", "segv"])
 async def test_an_event_that_kills_its_process_is_dead_lettered_and_the_innocent_lose_nothing(
     server_url, flows, ledger, how
 ):
@@ -76,6 +76,7 @@ async def test_an_event_that_kills_its_process_is_dead_lettered_and_the_innocent
         assert 3 <= len(starts(ledger, killer)) <= 4
         assert {r.status for r in runs} == {RunStatus.COMPLETED}
         assert {r.attempts for r in runs} == {1}
+        assert [line for line in worker.lines if "entries.handed_on" in line], "at once, not after its lease"
         assert await c.redis.xlen("flows:echo:results") == 10
 
 
