@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -82,6 +83,29 @@ class EngineSettings(_Group):
     accelerators: Accelerators = Accelerators()
 
 
+class GatewaySettings(_Group):
+    """How the HTTP gateway listens and what it takes. Times in seconds, sizes in bytes."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8800, ge=0, le=65535)
+    auth: Literal["auto", "required", "off"] = "auto"
+    """auto: off where it listens on loopback only, required elsewhere."""
+    cors: str = ""
+    """Origins from which browsers may call, separated by commas; ``*`` for any."""
+    max_body: int = Field(default=8 * 1024 * 1024, ge=1024)
+    max_headers: int = Field(default=32 * 1024, ge=1024)
+    read_timeout: float = Field(default=20.0, gt=0)
+    """How long a client may take to send a request's headers, and again its body."""
+    max_wait: float = Field(default=60.0, ge=0)
+    connections: int = Field(default=4000, ge=1)
+    grace: float = Field(default=10.0, ge=0)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The list of ``cors``."""
+        return tuple(part.strip().rstrip("/") for part in self.cors.split(",") if part.strip())
+
+
 class Settings(BaseSettings):
     """All settings. ``HEADRACE_WORKER__CONCURRENCY=20`` sets ``worker.concurrency``."""
 
@@ -93,6 +117,7 @@ class Settings(BaseSettings):
     data: Path = Path(".headrace")
     redis: RedisSettings = RedisSettings()
     worker: WorkerSettings = WorkerSettings()
+    gateway: GatewaySettings = GatewaySettings()
     retention: RetentionSettings = RetentionSettings()
     engine: EngineSettings = EngineSettings()
     log: LogSettings = LogSettings()

@@ -57,10 +57,11 @@ def decode(
     )
 
 
-def encode(envelope: EventEnvelope) -> tuple[tuple[str, str], ...]:
+def encode(envelope: EventEnvelope, *, payload: str | None = None) -> tuple[tuple[str, str], ...]:
     """The entry's fields: flat strings, defaults left out, the payload as JSON, the schema version always.
 
-    Raises a ContractError that names the field where the envelope holds what no reader would take.
+    ``payload`` is the JSON text that the envelope's payload was read from, where it is to be kept as it came. Raises a
+    ContractError that names the field where the envelope holds what no reader would take.
     """
     for name in ("event_id", "root_id", "parent_id", "idempotency_key", "tenant_id", "session_id"):
         if (value := getattr(envelope, name)) is not None:
@@ -86,7 +87,7 @@ def encode(envelope: EventEnvelope) -> tuple[tuple[str, str], ...]:
             fields.append((name, str(value)))
     if envelope.attributes:
         fields.append(("attributes", dump_json(envelope.attributes, field="attributes")))
-    fields.append(("payload", dump_json(envelope.payload, field="payload")))
+    fields.append(("payload", dump_json(envelope.payload, field="payload") if payload is None else payload))
     return tuple(fields)
 
 

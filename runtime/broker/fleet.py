@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -37,7 +37,10 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True)
 class RouteEntry:
-    """Where a route reads and writes. ``reason`` says why it is not ready."""
+    """Where a route reads and writes. ``reason`` says why it is not ready.
+
+    ``ingress`` is what a gateway needs of the route's spec, as JSON values (``registry.snapshot.ingress_of``).
+    """
 
     route: str
     stream: str
@@ -47,6 +50,7 @@ class RouteEntry:
     version: str = ""
     ready: bool = True
     reason: str = ""
+    ingress: dict[str, Any] = field(default_factory=dict)
 
 
 # A fleet is of several versions during a deploy: what a newer one adds is ignored, what cannot be read is left out.

@@ -86,3 +86,5 @@ class RunMeta:
     session_id: str | None = None
     tenant_id: str | None = None
     key: str | None = None
+    digest: str | None = None
+    """SHA-256 of the request that brought the event, where a repeat of it is to be told from another request."""

@@ -67,6 +67,7 @@ def meta_fields(meta: RunMeta, *, event_id: str) -> list[str]:
         ("session_id", meta.session_id),
         ("tenant_id", meta.tenant_id),
         ("idempotency_key", meta.key if meta.key != event_id else None),
+        ("digest", meta.digest),
     )
     return [part for name, value in pairs if value is not None for part in (name, value)]
 

@@ -42,6 +42,11 @@ class Runs:
                 return await self._answered(route, record)
         return None
 
+    async def digest(self, keys: RouteKeys, event_id: str) -> str | None:
+        """The digest of the request that brought an event; None where none is kept."""
+        kept = await self._connection.command("HGET", keys.run(event_id), "digest")
+        return show(kept) if kept else None
+
     async def feed(
         self, keys: RouteKeys, event_id: str, *, after: str = "0-0", block: float | None = None, count: int = 100
     ) -> list[RunEvent]:

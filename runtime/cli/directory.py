@@ -66,6 +66,7 @@ def scan_folder(flows: Path) -> Snapshot:
 def entry_of(route: Route) -> RouteEntry:
     """A route of the folder as workers would register it."""
     from runtime.broker.fleet import RouteEntry
+    from runtime.registry.snapshot import ingress_of
 
     return RouteEntry(
         route=route.name,
@@ -74,6 +75,7 @@ def entry_of(route: Route) -> RouteEntry:
         dead_letters=route.dead_letters,
         results=route.results,
         version=route.version,
+        ingress=ingress_of(route.spec),
     )
 
 

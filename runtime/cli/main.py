@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from runtime.cli import dlq, doctor, flows, health, redis, runs, send, status, up, worker
+from runtime.cli import dlq, doctor, flows, gateway, health, redis, runs, send, status, up, worker
 from runtime.cli.options import group
 from runtime.cli.output import FAILED, UNREACHABLE, USAGE, note
 from shared_models.errors import HeadraceError
@@ -17,6 +17,7 @@ app = group("Runs exported Langflow flows headlessly on Redis Streams.")
 
 app.command("up")(up.up)
 app.command("worker")(worker.worker)
+app.command("gateway")(gateway.gateway)
 app.command("send")(send.send)
 app.add_typer(runs.app, name="runs")
 app.command("status")(status.status)

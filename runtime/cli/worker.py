@@ -39,6 +39,7 @@ def worker(
     Ends cleanly on SIGTERM: what runs is finished within the grace period, the rest is given to other workers.
     """
     from runtime.cli.connection import find_url, read_settings
+    from runtime.cli.parent import end_with
     from runtime.settings import take_secrets_away
     from runtime.telemetry import logs, outlet
     from runtime.worker.process import Worker
@@ -49,7 +50,7 @@ def worker(
     logs.configure(settings.log)
     take_secrets_away()
     if parent is not None:
-        _end_with(parent)
+        end_with(parent)
     if ready_fd is not None:
         # Whoever reads the pipe waits for its end: no other process may hold it open.
         held = [ready_fd]
@@ -98,16 +99,3 @@ def _tell_ready(message: Mapping[str, Any], descriptor: int | None) -> None:
         return
     with os.fdopen(descriptor, "w", encoding="utf-8") as pipe:
         json.dump(message, pipe)
-
-
-def _end_with(parent: int) -> None:
-    """Be told to end (SIGTERM) when the parent process is gone, however it went. Only Linux can do this."""
-    import ctypes
-    import signal
-    import sys
-
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
-        if os.getppid() != parent:  # it went before the line above
-            sys.exit(1)

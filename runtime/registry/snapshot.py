@@ -11,6 +11,14 @@ from typing import Any
 from shared_models.names import default_dead_letters, default_results, default_stream
 from shared_models.route import RouteSpec
 
+INGRESS = frozenset({"webhook", "limits", "callback", "tokens", "timeout"})
+"""Keys of a spec that a gateway acts on. It reads no folder: workers tell it. None of them holds a secret itself."""
+
+
+def ingress_of(spec: RouteSpec) -> dict[str, Any]:
+    """What a gateway needs of a spec, as JSON values; what is as by default is left out."""
+    return spec.model_dump(mode="json", include=set(INGRESS), exclude_defaults=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

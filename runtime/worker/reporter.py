@@ -8,7 +8,7 @@ import time
 
 from runtime.broker.client import Broker
 from runtime.broker.fleet import RouteEntry, WorkerReport
-from runtime.registry.snapshot import Route
+from runtime.registry.snapshot import Route, ingress_of
 from runtime.worker.lanes import Lane, Lanes
 from runtime.worker.limiter import Limiter
 from runtime.worker.loop import PeriodicLoop
@@ -76,4 +76,5 @@ def _entry(lane: Lane, route: Route) -> RouteEntry:
         version=lane.active.route.version if lane.active else route.version,
         ready=lane.active is not None and not lane.refused,
         reason=lane.stale or "; ".join(lane.needs),
+        ingress=ingress_of(route.spec),
     )

@@ -1,0 +1,39 @@
+"""What every request may use, and how a handler asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from runtime.broker.client import Broker
+from runtime.gateway.auth import Auth
+from runtime.gateway.routes_known import KnownRoutes
+from runtime.settings import Settings
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The parts of one gateway process, made inside its event loop."""
+
+    broker: Broker
+    settings: Settings
+    routes: KnownRoutes
+    auth: Auth
+    ending: list[str] = field(default_factory=list)
+    """Not empty: it is ending, and why."""
+
+    @classmethod
+    def make(cls, broker: Broker, settings: Settings) -> Gateway:
+        """A gateway on a broker."""
+        return cls(broker, settings, KnownRoutes(broker), Auth(broker, settings.gateway))
+
+
+def _of(connection: HTTPConnection) -> Gateway:
+    return cast("Gateway", connection.app.state.gateway)
+
+
+GatewayDep = Annotated[Gateway, Depends(_of)]
+"""The gateway, as a handler's parameter."""

@@ -1,0 +1,1 @@
+"""The routers, one file for each kind of resource."""

@@ -1,0 +1,102 @@
+"""Events in: JSON, text, a form, or CloudEvents in their three content modes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import JSONResponse
+
+from runtime.broker.fleet import RouteEntry
+from runtime.gateway import bodies, problems, views
+from runtime.gateway.accepting import Incoming, accept, digest_of, of_draft, tenant_of
+from runtime.gateway.auth import Principal, Sender
+from runtime.gateway.deps import Gateway, GatewayDep
+from runtime.gateway.options import Options, OptionsDep
+from runtime.gateway.problems import Problem
+from runtime.gateway.routes_known import keys_of
+from runtime.gateway.waiting import wait_for_end
+from shared_models import cloudevents
+from shared_models.shapes import Draft
+
+router = APIRouter(prefix="/v1", tags=["events"])
+
+RouteName = Annotated[str, Path(description="A route's name.", max_length=200)]
+
+_ANY_OBJECT = {"schema": {"type": "object"}}
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"type": "object", "description": "The payload."},
+                "example": {"input_value": "hello"},
+            },
+            "text/plain": {"schema": {"type": "string", "minLength": 1, "description": "The flow's text input."}},
+            cloudevents.STRUCTURED: _ANY_OBJECT,
+            cloudevents.BATCH: {"schema": {"type": "array", "maxItems": cloudevents.MAX_BATCH}},
+        },
+    }
+}
+
+
+@router.post(
+    "/routes/{route}/events",
+    status_code=202,
+    operation_id="send_event",
+    response_model=views.EventAccepted | views.EventsAccepted,
+    responses={
+        200: {"description": "The run has ended in time.", "content": {"application/json": _ANY_OBJECT}},
+        **problems.answers(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
+    },
+    openapi_extra=_BODY,
+)
+async def send_event(
+    route: RouteName, request: Request, principal: Sender, options: OptionsDep, gateway: GatewayDep
+) -> Response:
+    """Send an event to a route, or a batch of CloudEvents.
+
+    Answers 202 when the event is durable in the route's stream, never before; 200 with the run, where `wait` was asked
+    for and it has ended in time.
+    """
+    entry = await gateway.routes.get(route)
+    kind = bodies.media_type(request)
+    body = await request.body()
+    if cloudevents.is_cloud_request(kind, request.headers.keys()):
+        drafts = cloudevents.read_request(kind, request.headers.items(), body)
+        return await _cloud(gateway, entry, principal, options, drafts, batch=kind == cloudevents.BATCH)
+    payload, text = bodies.payload(kind, body)
+    event = Incoming(payload, text, controls=options.controls)
+    if options.key is not None:
+        event = replace(event, key=options.key, digest=digest_of(body))
+    tenant = tenant_of(principal, options.tenant_id)
+    (one,) = await accept(gateway, entry, tenant, [event])
+    return await _answer(gateway, entry, options, views.accepted(one, entry.route))
+
+
+async def _cloud(
+    gateway: Gateway, entry: RouteEntry, principal: Principal, options: Options, drafts: list[Draft], *, batch: bool
+) -> Response:
+    if options.key is not None:
+        raise Problem(422, "request_invalid", "a CloudEvent is known by its source and id; send no Idempotency-Key")
+    tenants = {draft.attributes.get("tenantid") for draft in drafts} | {options.tenant_id}
+    named = {tenant for tenant in tenants if tenant is not None}
+    if len(named) > 1:
+        raise Problem(422, "request_invalid", "the request names more than one tenant")
+    tenant = tenant_of(principal, str(named.pop()) if named else None)
+    events = [of_draft(draft) for draft in drafts]
+    events = [replace(event, controls={**options.controls, **event.controls}) for event in events]
+    done = [views.accepted(one, entry.route) for one in await accept(gateway, entry, tenant, events)]
+    if batch:
+        return JSONResponse(views.EventsAccepted(events=done).model_dump(), 202)
+    return await _answer(gateway, entry, options, done[0])
+
+
+async def _answer(gateway: Gateway, entry: RouteEntry, options: Options, told: views.EventAccepted) -> Response:
+    headers = {"Location": told.status_url}
+    if options.wait:
+        record = await wait_for_end(gateway.broker, keys_of(entry), told.event_id, options.wait)
+        if record is not None:
+            return JSONResponse(views.run_json(record), 200, headers)
+    return JSONResponse(told.model_dump(), 202, headers)

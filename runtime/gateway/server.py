@@ -1,0 +1,99 @@
+"""The process that serves the application, from its first request to its last."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from runtime.broker.client import Broker
+from runtime.gateway.app import create_app
+from runtime.gateway.deps import Gateway
+from runtime.settings import Settings
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens, and that it ends before it closes anything."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, on_ready: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._on_ready = on_ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End in order at the first signal, at once at the second.
+
+        The base class raises the signal once more when all is over, and so ends with it.
+        """
+        loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, self._signalled)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _signalled(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._gateway.ending.append("the gateway is ending")
+        await super().shutdown(sockets)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(2048)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def serve(settings: Settings, *, redis_url: str, listening: socket.socket, on_ready: Callable[[], object]) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code."""
+    asyncio.run(_serve(settings, redis_url, listening, on_ready))
+    return 0
+
+
+async def _serve(settings: Settings, redis_url: str, listening: socket.socket, on_ready: Callable[[], object]) -> None:
+    broker = Broker.connect(redis_url, settings.redis, settings.retention)
+    gateway = Gateway.make(broker, settings)
+    try:
+        await _Server(_config(create_app(gateway), settings), gateway, on_ready).serve([listening])
+    finally:
+        await broker.close()
+
+
+def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=settings.gateway.connections,
+        h11_max_incomplete_event_size=settings.gateway.max_headers,
+        timeout_graceful_shutdown=max(1, int(settings.gateway.grace)),
+    )
