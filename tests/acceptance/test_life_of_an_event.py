@@ -104,7 +104,7 @@ async def test_the_events_fault_is_dead_lettered_at_once(server_url, flows):
 
 
 @pytest.mark.parametrize("case", MALFORMED, ids=lambda case: case.name)
-async def test_a_malformed_entry_is_kept_raw_and_the_next_good_one_runs(server_url, flows, case):
+async def test_t41_a_malformed_entry_is_kept_raw_and_the_next_good_one_runs(server_url, flows, case):
     settings = worker_settings(max_payload=MAX_PAYLOAD)
     async with running(server_url, flows, settings=settings), client(server_url) as c:
         flat = [part for pair in case.fields for part in pair]

@@ -35,7 +35,7 @@ async def worker(url: str, flows: Path, home: Path, **environ: str) -> AsyncIter
         yield process
 
 
-async def test_kill_9_of_a_process_and_then_of_all_of_them(server_url, engine, tmp_path):
+async def test_b15_t43_kill_9_of_a_process_and_then_of_all_of_them(server_url, engine, tmp_path):
     """First the process that runs the event: its supervisor hands it on. Then the whole worker: another takes over."""
     async with Rendezvous() as place, client(server_url) as c:
         keys = put(tmp_path / "flows", "held", rendezvous.flow(place.place), retry=RETRY)

@@ -161,6 +161,21 @@ async def test_d4_t5_entries_do_not_age_while_they_wait_for_a_slot(server_url, f
         assert executions(ledger) == dict.fromkeys(events, 1)
 
 
+async def test_t6_a_lone_worker_does_not_take_back_what_it_runs(server_url, flows, ledger):
+    """It sweeps and reconciles many times while the run goes on far beyond its lease; an attempt is an attempt."""
+    settings = worker_settings(**{**SHORT, "lease": 0.4, "sweep_interval": 0.05, "reconcile_interval": 0.1})
+    async with (
+        client(server_url) as c,
+        running(server_url, flows, engine=Ledger(str(ledger)), settings=settings),
+    ):
+        event = await c.send("flows:echo", {"input_value": "x", "sleep": 2.5})
+        run = await c.run(KEYS, event)
+        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)
+        assert await results(c, 1) == [event]
+        await at_rest(c)
+    assert executions(ledger) == {event: 1}
+
+
 async def test_t8_a_failure_at_the_end_of_the_lease_does_not_make_two_of_one(server_url):
     """A thousand times: the retry is recorded, or the entry is handed on, in whatever order; never both run."""
     broker = Broker.connect(server_url, RedisSettings())

@@ -11,8 +11,9 @@ import pytest
 
 from runtime.broker.keys import RouteKeys
 from shared_models.result import RunStatus
-from tests.support.harness import client, write_flow
-from tests.support.ledger import read_ledger, starts, worker_process
+from tests.support.harness import client, running, write_flow
+from tests.support.ledger import LedgerEngine, read_ledger, starts, worker_process
+from tests.support.real import until
 
 KEYS = RouteKeys("flows:echo", "headrace")
 
@@ -58,10 +59,10 @@ async def test_the_entries_of_a_killed_child_run_again_at_once_and_cost_no_attem
 
 
 @pytest.mark.parametrize("how", ["exit", "quit", "segv"])
-async def test_an_event_that_kills_its_process_is_dead_lettered_and_the_innocent_lose_nothing(
+async def test_d8_t40_an_event_that_kills_its_process_is_dead_lettered_and_the_innocent_lose_nothing(
     server_url, flows, ledger, how
 ):
-    """Rows D8, T40: at most max_attempts + 1 executions; those beside it keep every attempt."""
+    """At most max_attempts + 1 executions; those beside it keep every attempt."""
     async with client(server_url) as c:
         with worker_process(server_url, flows, ledger, processes=1, concurrency=12) as worker:
             beside = [await c.send("flows:echo", {"input_value": "ok", "sleep": 0.7}) for _ in range(10)]
@@ -108,24 +109,26 @@ async def test_one_that_holds_the_interpreter_from_a_thread_is_found_out(server_
         assert (other.status, other.attempts) == (RunStatus.COMPLETED, 1)
 
 
-async def test_a_component_that_blocks_the_loop_is_interrupted_at_its_timeout(server_url, flows, ledger):
-    """The run fails as a timeout; the process, and what runs beside it, live on."""
+async def test_t31_a_component_that_blocks_the_loop_is_interrupted_at_its_timeout(server_url, flows, ledger):
+    """The run fails as a timeout and its slot is free again; the process, and what runs beside it, live on."""
     write_flow(flows, "slow", spec={"timeout": "1s", "retry": {"max_attempts": 1}})
     async with client(server_url) as c:
-        with worker_process(server_url, flows, ledger, processes=1, concurrency=5, hang_timeout=30.0) as worker:
+        with worker_process(server_url, flows, ledger, processes=1, concurrency=2, hang_timeout=30.0) as worker:
             beside = await c.send("flows:echo", {"input_value": "ok", "sleep": 0.5})
             await started(ledger, beside)
             blocker = await c.send("flows:slow", {"block": 600})
             run = await c.run(RouteKeys("flows:slow", "headrace"), blocker, timeout=25)
             other = await c.run(KEYS, beside)
+            for event in [await c.send("flows:echo", {"input_value": "both slots", "sleep": 60}) for _ in range(2)]:
+                await started(ledger, event)
             assert not [line for line in worker.lines if "child.ended" in line]
         assert run.dead_letter is not None
         assert run.dead_letter.code == "run_timeout"
         assert (other.status, other.attempts) == (RunStatus.COMPLETED, 1)
 
 
-async def test_a_run_far_longer_than_the_lease_is_executed_once(server_url, flows, ledger):
-    """Rows D3, T3, T32: renewed from outside, whether the loop turns or not."""
+async def test_d3_t3_t32_a_run_far_longer_than_the_lease_is_executed_once(server_url, flows, ledger):
+    """Renewed from outside, whether the loop turns or not."""
     async with client(server_url) as c:
         with (
             worker_process(server_url, flows, ledger, processes=1, lease=0.6, sweep_interval=0.1),
@@ -155,7 +158,7 @@ async def test_a_worker_that_is_gone_as_a_whole_is_taken_over_after_its_lease(se
 
 
 async def test_a_worker_that_was_stopped_longer_than_its_lease_writes_nothing(server_url, flows, ledger):
-    """Rows D16, T6: what it held is another's; on waking it is killed within a second, under a new name it goes on."""
+    """What it held is another's; on waking it is killed within a second, under a new name it goes on."""
     async with client(server_url) as c:
         with (
             worker_process(server_url, flows, ledger, processes=1, lease=1.5) as first,
@@ -255,8 +258,7 @@ async def test_a_worker_that_is_killed_while_it_drains_excuses_its_runs_only_if_
         assert bool(suspected) is not asked
 
 
-async def test_sigterm_during_runs_costs_no_attempt_and_leaves_no_consumer(server_url, flows, ledger):
-    """Rows D11, T36, T37."""
+async def test_d11_t37_sigterm_during_runs_costs_no_attempt_and_leaves_no_consumer(server_url, flows, ledger):
     async with client(server_url) as c:
         with worker_process(server_url, flows, ledger, processes=2, grace=1.0, concurrency=3) as worker:
             short = await c.send("flows:echo", {"input_value": "x", "sleep": 0.5})
@@ -270,6 +272,27 @@ async def test_sigterm_during_runs_costs_no_attempt_and_leaves_no_consumer(serve
         assert (record.status, record.attempts) == (RunStatus.QUEUED, 0)
         consumers = {x["name"] for x in await c.redis.xinfo_consumers("flows:echo", "headrace")}
         assert consumers == {"~parked"}
+
+
+async def test_t36_a_storm_of_sigterms_during_reads_loses_nothing_and_runs_nothing_twice(server_url, flows, ledger):
+    """Worker after worker is told to end, more than once, while it reads from a backlog; the last one finishes it."""
+    async with client(server_url) as c:
+        events = [await c.send("flows:echo", {"input_value": "x", "sleep": 0.02}) for _ in range(300)]
+        for storm in (1, 2):
+            with worker_process(server_url, flows, ledger, processes=2, concurrency=4) as worker:
+                await until(lambda: len(starts(ledger)) >= 40 * storm)  # noqa: B023  waited for in this round
+                for _ in range(storm):
+                    worker.kill(signal.SIGTERM)
+                assert worker.ended_with() == 0
+            assert {x["name"] for x in await c.redis.xinfo_consumers(KEYS.stream, KEYS.group)} <= {"~parked"}
+            finished = [line["event"] for line in read_ledger(ledger) if line["what"] == "end"]
+            assert await c.redis.xlen("flows:echo:results") == len(finished), "what was finished is settled"
+        assert len(finished) < 300, "the storms came while there was something to read"
+        async with running(server_url, flows, engine=LedgerEngine(str(ledger))):
+            found = await c.entries("flows:echo:results", 300)
+        finished = [line["event"] for line in read_ledger(ledger) if line["what"] == "end"]
+        assert sorted(result["parent_id"] for result in found) == sorted(finished) == sorted(events)
+        assert await c.redis.xlen(KEYS.stream) == 0
 
 
 async def test_the_probes_answer_over_http_and_by_command(server_url, flows, ledger, tmp_path):
@@ -288,8 +311,8 @@ async def test_the_probes_answer_over_http_and_by_command(server_url, flows, led
     assert "no worker answers" in gone.err
 
 
-async def test_an_exclusive_route_has_a_process_of_its_own_and_runs_one_at_a_time(server_url, flows, ledger):
-    """Row B2: what it blocks is nobody else's."""
+async def test_b2_an_exclusive_route_has_a_process_of_its_own_and_runs_one_at_a_time(server_url, flows, ledger):
+    """What it blocks is nobody else's."""
     write_flow(flows, "alone", spec={"isolation": "exclusive"})
     async with client(server_url) as c:
         with worker_process(server_url, flows, ledger, reading=2, processes=1, concurrency=5):

@@ -260,7 +260,7 @@ async def a_scene(kind: str) -> AsyncIterator[Scene]:
 
 
 @pytest.mark.parametrize(("kind", "fault"), CASES, ids=[f"{kind}-{fault.__name__}" for kind, fault in CASES])
-async def test_trouble_passes(kind: str, fault: Fault, tmp_path: Path) -> None:
+async def test_d12_trouble_passes(kind: str, fault: Fault, tmp_path: Path) -> None:
     write_flow(tmp_path, "first")
     engine, under_way, before, after = Holding(), new_event_id(), new_event_id(), new_event_id()
     engine.hold(under_way)

@@ -1,4 +1,4 @@
-"""Liveness fails where a restart helps, and only there. Rows T24, T25, D15."""
+"""Liveness fails where a restart helps, and only there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_well_worker_lives_and_is_ready():
         (replace(child(pick=31.0), backlog=31.0), "nothing was picked up"),
     ],
 )
-def test_what_a_restart_helps(view, reason):
+def test_d15_t24_t25_what_a_restart_helps(view, reason):
     [told] = not_live(view)
     assert reason in told
 
