@@ -7,17 +7,20 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv || echo $(BIN)/uv)
 PYTEST := $(BIN)/python -m pytest
 LOCK := requirements.lock
+OTHER := redis-8
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--all-extras --group dev pyproject.toml
 
 .PHONY: run test unit check lock-check bench chaos lock clean
 
-$(VENV)/.ready: pyproject.toml $(LOCK)
+$(VENV)/.ready: pyproject.toml $(LOCK) tests/$(OTHER).lock
 	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11, 3.12 or 3.13 on PATH (or PYTHON=/path/to/python)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@command -v $(UV) >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip install --quiet --python $(BIN)/python --requirements $(LOCK)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	rm -rf $(VENV)/$(OTHER)  # the client library's other major version, for the tests that run with both
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --target $(VENV)/$(OTHER) --requirements tests/$(OTHER).lock
 	@touch $@
 
 run: $(VENV)/.ready  ## start everything with an embedded Valkey and run the example flows

@@ -95,3 +95,27 @@ def test_what_passes_is_no_refusal(kind: str):
     from runtime.errors import BrokerUnavailable
 
     assert isinstance(_translate(getattr(exceptions, kind)("wait")), BrokerUnavailable)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h?socket_timeout=1&protocol=3",
+        "rediss://h",
+        "unix:///s",
+        "redis+sentinel://h/main",
+        "redis+cluster://h",
+    ],
+)
+def test_t39_nothing_is_left_to_the_client_librarys_defaults(url: str):
+    """They differ between its versions: a socket timeout, repeats, the shape of replies."""
+    made = connect(url, RedisSettings(connect_timeout=3.0, command_timeout=7.0))
+    server = made._server(made._seeds[0]) if isinstance(made, Cluster) else made
+    assert isinstance(server, Server)
+    asking = [(client, 3.0) for client in server._also]
+    for client, timeout in [(server._commands, 7.0), (server._blocking, None), *asking]:
+        connection = client.connection_pool.make_connection()
+        assert (connection.socket_timeout, connection.socket_connect_timeout) == (timeout, 3.0)
+        assert (connection.protocol, connection.encoder.decode_responses) == (2, False)
+        assert (connection.retry._retries, connection.retry_on_error) == (0, [])
+        assert (connection.health_check_interval, getattr(connection, "socket_keepalive", True)) == (0, True)
