@@ -14,7 +14,7 @@ from runtime.errors import BrokerError, BrokerUnavailable
 from shared_models.dead_letter import ErrorInfo
 
 COUNT_BOUND = 1000
-"""Unread entries that are counted one by one where Redis' own number cannot be right."""
+"""Entries that are counted one by one where Redis' own number cannot be trusted."""
 
 QUIET = 600.0
 """Seconds after which a consumer that is no worker's does not count as one that reads."""
@@ -32,13 +32,14 @@ class Retired(IntEnum):
 class StreamCounts:
     """How a route's stream stands.
 
-    ``waiting``: unread, and parked ones that are due. ``running``: in a worker's hands. ``delayed``: parked until
-    later. ``oldest_waiting_ms``: when the oldest waiting entry was sent, ms since the epoch; None where none waits.
-    ``consumers``: workers with a lease.
+    ``waiting``: unread, and parked ones that are due; None where it is not known (nothing of the route is, or Redis has
+    lost count of very many). ``running``: in a worker's hands. ``delayed``: parked until later. ``oldest_waiting_ms``:
+    when the oldest waiting entry was sent, ms since the epoch; None where none waits. ``consumers``: workers with a
+    lease.
     """
 
     length: int = 0
-    waiting: int = 0
+    waiting: int | None = 0
     running: int = 0
     delayed: int = 0
     dead: int = 0
@@ -113,7 +114,8 @@ class Streams:
     async def counts(self, keys: Sequence[RouteKeys], dead_letters: Sequence[str]) -> list[StreamCounts]:
         """How each route stands, in order; ``dead_letters`` names each one's dead-letter stream.
 
-        A key that is not a stream counts nothing. Cheap whatever the streams' length.
+        A key that is not a stream counts nothing; of a route that Redis refuses to count nothing is known. Cheap
+        whatever the streams' length.
         """
         asked = [call("count", [k.stream, k.due, k.leases], k.group, COUNT_BOUND) for k in keys]
         counted = await self._connection.run_all(asked)
@@ -125,7 +127,7 @@ class Streams:
                     raise answer
             dead_count = 0 if isinstance(dead, BrokerError) else dead
             if isinstance(reply, BrokerError):
-                counts.append(StreamCounts(dead=dead_count))
+                counts.append(StreamCounts(waiting=None, dead=dead_count))
                 continue
             length, waiting, running, delayed, consumers, oldest = reply
             counts.append(StreamCounts(length, waiting, running, delayed, dead_count, oldest or None, consumers))

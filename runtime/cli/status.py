@@ -43,7 +43,10 @@ async def _status(flows: Path | None, redis_url: str | None) -> dict[str, Any]:
 
 
 async def gather(broker: Broker, entries: Sequence[RouteEntry]) -> dict[str, Any]:
-    """``{routes, workers, totals}`` as `status --json` prints it. Times in ms since the epoch, ages in ms."""
+    """``{routes, workers, totals}`` as `status --json` prints it. Times in ms since the epoch, ages in ms.
+
+    A route's ``waiting`` is None where it is not known, and the total is with it.
+    """
     from runtime.cli.directory import keys_of
 
     keys = [keys_of(entry) for entry in entries]
@@ -54,8 +57,13 @@ async def gather(broker: Broker, entries: Sequence[RouteEntry]) -> dict[str, Any
     return {
         "routes": routes,
         "workers": [asdict(worker) for worker in workers],
-        "totals": {name: sum(route[name] for route in routes) for name in TOTALS},
+        "totals": {name: _total([route[name] for route in routes]) for name in TOTALS},
     }
+
+
+def _total(numbers: Sequence[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 def _route(
@@ -83,6 +91,10 @@ def _route(
     }
 
 
+def _shown(numbers: dict[str, Any]) -> list[int | str]:
+    return ["?" if numbers[name] is None else numbers[name] for name in TOTALS]
+
+
 def _print(found: dict[str, Any]) -> None:
     now = time.time_ns() // 1_000_000
     columns = ["route", "state", "version", "length", "lag", "running", "delayed", "dead", "oldest", "workers"]
@@ -91,14 +103,14 @@ def _print(found: dict[str, Any]) -> None:
             r["route"],
             "blocked" if r["blocked"] else "ready" if r["ready"] else "unready",
             (r["version"] or "")[:7],
-            *(r[name] for name in TOTALS),
+            *_shown(r),
             age(None if r["oldest_waiting_ms"] is None else (now - r["oldest_waiting_ms"]) / 1000),
             r["workers"],
         ]
         for r in found["routes"]
     ]
     if len(rows) > 1:
-        rows.append(["total", "", "", *(found["totals"][name] for name in TOTALS), "", ""])
+        rows.append(["total", "", "", *_shown(found["totals"]), "", ""])
     table(columns, rows, empty="no route is registered: is a worker running?", wide="route")
     for r in found["routes"]:
         if r["reason"]:

@@ -58,7 +58,8 @@ class Outlook:
         counts = await self._broker.streams.counts(keys, [key.stream for key in keys])
         blocked = await self._broker.streams.blocked(keys)
         self._renewals.answered = boot_time()
-        return any(count.waiting and block is None for count, block in zip(counts, blocked, strict=True))
+        pairs = zip(counts, blocked, strict=True)
+        return any(count.oldest_waiting_ms is not None and block is None for count, block in pairs)
 
     def view(self, *, loaded: bool, draining: bool) -> WorkerView:
         """The worker as a probe sees it."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
+
+import pytest
 
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
@@ -233,6 +236,72 @@ async def test_counts_of_a_stream_that_two_groups_read(broker: Broker) -> None:
     await raw(broker, "XDEL", STREAM, ids[20])
     found = await counts(broker)
     assert (found.length, found.waiting, found.running) == (49, 39, 0)
+
+
+@pytest.mark.parametrize("groups", [["headrace"], ["headrace", "other"]], ids=["one-group", "two-groups"])
+async def test_t22_what_waits_is_what_is_there_whatever_redis_says(real_broker: Broker, groups: list[str]) -> None:
+    """Beside an independent count, through deletions, trims, settled entries and acknowledgements by others."""
+    unsure = 0
+    for seed in range(6):
+        draw, ids = random.Random(seed), list[str]()
+        await raw(real_broker, "FLUSHALL")
+        for group in groups:
+            await raw(real_broker, "XGROUP", "CREATE", STREAM, group, "0", "MKSTREAM")
+        hand = await Hand.ready(real_broker)
+        for step in range(40):
+            match draw.choice(["send", "send", "read", "settle", "delete", "trim", "other"]):
+                case "send":
+                    ids += [await send(real_broker, f"e{step}.{n}") for n in range(draw.randrange(4))]
+                case "read":
+                    await hand.fetch(draw.randrange(1, 4))
+                case "settle":
+                    for delivery in await hand.fetch(1):
+                        if (attempt := await hand.begin(delivery)).grant.verdict is Verdict.RUN:
+                            await draw.choice((hand.complete, hand.retry))(attempt)
+                case "delete" if ids:
+                    await raw(real_broker, "XDEL", STREAM, draw.choice(ids))
+                case "trim":
+                    await raw(real_broker, "XTRIM", STREAM, "MAXLEN", "=", draw.randrange(5, 30))
+                case "other":
+                    read = ("XREADGROUP", "GROUP", groups[-1], "another", "COUNT", 2, "NOACK", "STREAMS", STREAM, ">")
+                    await raw(real_broker, *read)
+            found, (told, last) = await counts(real_broker), await lag_and_last(real_broker)
+            unread = len(await raw(real_broker, "XRANGE", STREAM, b"(" + last, "+"))
+            due = await raw(real_broker, "ZCOUNT", KEYS.due, "-inf", "+inf")
+            assert (found.waiting, found.delayed) == (unread + due, 0), (seed, step)
+            unsure += told != unread
+    assert unsure > 20, "Redis' own lag would have done"
+
+
+async def test_t22_what_cannot_be_known_is_not_called_nothing(real_broker: Broker) -> None:
+    """More entries on either side of what is read last than can be counted, and Redis does not know either."""
+    broker = real_broker
+    hand = await Hand.ready(broker)
+    await raw(broker, "XGROUP", "CREATE", STREAM, "other", "0")
+    fill = "for i = 1, 1500 do redis.call('XADD', KEYS[1], '*', 'a', 'b') end"
+    await raw(broker, "EVAL", fill, 1, STREAM)
+    for _ in range(15):
+        await hand.fetch(100)
+    await raw(broker, "EVAL", fill, 1, STREAM)
+    (middle,) = await raw(broker, "XRANGE", STREAM, b"(" + (await lag_and_last(broker))[1], "+", "COUNT", 1)
+    assert (await counts(broker)).waiting == 1500
+    await raw(broker, "XDEL", STREAM, middle[0])
+    assert (await lag_and_last(broker))[0] is None
+    found = await counts(broker)
+    assert (found.waiting, found.length, found.running) == (None, 2999, 1500)
+    assert found.oldest_waiting_ms is not None
+
+    await raw(broker, "SET", KEYS.leases, "no sorted set")
+    assert (await counts(broker)).waiting is None
+
+
+async def lag_and_last(broker: Broker) -> tuple[int | None, bytes]:
+    """What Redis says of the group: how many it has not read, and the last that it has."""
+    for flat in await raw(broker, "XINFO", "GROUPS", STREAM):
+        group = dict(zip(flat[::2], flat[1::2], strict=True))
+        if group[b"name"] == b"headrace":
+            return group[b"lag"], group[b"last-delivered-id"]
+    raise AssertionError("there is no group")
 
 
 async def test_counts_are_cheap_with_many(real_broker: Broker) -> None:
