@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runtime.broker.address import connect
+from runtime.broker.api_keys import ApiKeys
 from runtime.broker.chat import ChatStore
 from runtime.broker.connection import Connection
 from runtime.broker.dead_letters import DeadLetters
@@ -35,6 +36,7 @@ class Broker:
         self.publisher = Publisher(connection, retention)
         self.chat = ChatStore(connection)
         self.fleet = Fleet(connection)
+        self.api_keys = ApiKeys(connection)
 
     @classmethod
     def connect(cls, url: str, settings: RedisSettings, retention: RetentionSettings | None = None) -> Broker:

@@ -13,6 +13,9 @@ FLEET_SEEN = f"{KEY_PREFIX}{{fleet}}:seen"
 FLEET_ROUTES = f"{KEY_PREFIX}{{fleet}}:routes"
 """Hash: route name to where it reads and writes (JSON)."""
 
+API_KEYS = f"{KEY_PREFIX}{{fleet}}:keys"
+"""Hash: id of a gateway's API key to what is kept of it (JSON)."""
+
 
 @dataclass(frozen=True, slots=True)
 class RouteKeys:

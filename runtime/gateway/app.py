@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from runtime.gateway import problems
+from runtime.gateway.auth import needs_keys
+from runtime.gateway.borders import Borders
 from runtime.gateway.deps import Gateway
+from runtime.gateway.openapi import document
 from runtime.gateway.routes import health, ingress
 
 TITLE = "Headrace gateway"
+
+_ASKED = ["Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Prefer", "Last-Event-ID", "traceparent"]
+_TOLD = ["Location", "Retry-After", "Preference-Applied"]
+"""Headers that a page of an allowed origin may send, and those that it may read."""
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -18,10 +28,28 @@ def create_app(gateway: Gateway) -> FastAPI:
         version="1",
         description="Send events to Langflow flows, follow their runs.",
         redoc_url=None,
-        responses={},
     )
     app.state.gateway = gateway
     problems.install(app)
+    app.add_middleware(Borders, settings=gateway.settings.gateway)
+    if origins := gateway.settings.gateway.origins:
+        # The outermost, so that a refusal too can be read by a page.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=_ASKED,
+            expose_headers=_TOLD,
+            max_age=600,
+        )
     for module in (health, ingress):
         app.include_router(module.router)
+    made: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not made:
+            made.update(document(app, keys=needs_keys(gateway.settings.gateway)))
+        return made
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's own guide extends the document
     return app

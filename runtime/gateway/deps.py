@@ -28,7 +28,7 @@ class Gateway:
     @classmethod
     def make(cls, broker: Broker, settings: Settings) -> Gateway:
         """A gateway on a broker."""
-        return cls(broker, settings, KnownRoutes(broker), Auth(broker, settings.gateway))
+        return cls(broker, settings, KnownRoutes(broker), Auth(broker.api_keys, settings.gateway))
 
 
 def _of(connection: HTTPConnection) -> Gateway:

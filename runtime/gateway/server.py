@@ -6,15 +6,21 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from fastapi import FastAPI
 
 from runtime.broker.client import Broker
+from runtime.errors import BrokerError
 from runtime.gateway.app import create_app
+from runtime.gateway.auth import needs_keys
 from runtime.gateway.deps import Gateway
+from runtime.gateway.protocol import guarded
 from runtime.settings import Settings
+from runtime.telemetry import logs
+
+_LOG = logs.get_logger("headrace.gateway")
 
 
 class _Server(uvicorn.Server):
@@ -78,22 +84,31 @@ async def _serve(settings: Settings, redis_url: str, listening: socket.socket, o
     broker = Broker.connect(redis_url, settings.redis, settings.retention)
     gateway = Gateway.make(broker, settings)
     try:
+        await _tell_of_keys(gateway)
         await _Server(_config(create_app(gateway), settings), gateway, on_ready).serve([listening])
     finally:
         await broker.close()
 
 
+async def _tell_of_keys(gateway: Gateway) -> None:
+    """Say so where keys are needed and there are none: every request would be refused."""
+    if not needs_keys(gateway.settings.gateway):
+        return
+    with suppress(BrokerError):  # told when the first request comes
+        if not await gateway.broker.api_keys.all():
+            _LOG.warning("gateway.no_keys", hint="requests need an API key: headrace keys create makes one")
+
+
 def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="h11",
+        http=guarded(read_timeout=settings.gateway.read_timeout, most=settings.gateway.connections),
         ws="none",
         lifespan="off",
         loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=settings.gateway.connections,
         h11_max_incomplete_event_size=settings.gateway.max_headers,
         timeout_graceful_shutdown=max(1, int(settings.gateway.grace)),
     )

@@ -28,12 +28,14 @@ _SHAPES = re.compile(
     r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
     r"|\bhf_[A-Za-z0-9]{16,}|\bgsk_[A-Za-z0-9]{16,}|\bxai-[A-Za-z0-9]{16,}|\bxox[abposr]-[\w-]{8,}"
     r"|\bA(?:KI|SI)A[A-Z0-9]{16}\b|\bAIza[\w-]{30,}|\bya29\.[\w-]{16,}"
+    r"|\bhr_[0-9a-f]{12}_[\w-]{20,}|\bwhsec_[A-Za-z0-9+/=]{16,}"  # keys of the gateway, webhook secrets
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]{0,10000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
 _STARTS = (
     "sk-", "pk-", "rk-", "sk_", "rk_", "gho_", "ghp_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "hf_", "gsk_",
     "xai-", "xox", "AKIA", "ASIA", "AIza", "ya29.", "eyJ", "-----BEGIN ",
+    "hr_", "whsec_",
 )  # fmt: skip
 """One of these stands in every text that has such a shape."""
 

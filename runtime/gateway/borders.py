@@ -1,0 +1,103 @@
+"""What a client may send, how much and how slowly; and headers that every answer has."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runtime.gateway import problems
+from runtime.gateway.problems import Problem
+from runtime.settings import GatewaySettings
+from runtime.telemetry import logs
+
+SLOWEST = 16 * 1024
+"""Bytes a second that a body has to come with, once the time to read has passed."""
+
+_CLOSE = {"Connection": "close"}
+_LOG = logs.get_logger("headrace.gateway.http")
+
+
+class Borders:
+    """ASGI middleware: bounds a body's size and the time it takes to come."""
+
+    def __init__(self, app: ASGIApp, *, settings: GatewaySettings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("X-Content-Type-Options", "nosniff")
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        if refused := self._refused(scope):
+            await problems.response(refused, scope["path"])(scope, receive, answer)
+        else:
+            body = _Body(receive, most=self._settings.max_body, seconds=self._settings.read_timeout)
+            await self._app(scope, body.receive, answer)
+        # Without the query: a client may have put a secret there.
+        _LOG.debug("http.answered", method=scope["method"], path=scope["path"], status=status, ms=_ms(began))
+
+    def _refused(self, scope: Scope) -> Problem | None:
+        """Why a request is refused by its headers."""
+        # The parser bounds only headers that come in several pieces.
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._settings.max_headers:
+            return Problem(431, "headers_too_large", "the headers are too large", headers=_CLOSE)
+        if _announced(scope) > self._settings.max_body:
+            return _too_large(self._settings.max_body)
+        return None
+
+
+class _Body:
+    """A request's body as it comes."""
+
+    def __init__(self, receive: Receive, *, most: int, seconds: float) -> None:
+        self._receive = receive
+        self._most = most
+        self._until = time.monotonic() + seconds
+        self._size = 0
+        self._whole = False
+
+    async def receive(self) -> Message:
+        """The next message. Raises Problem 413 or 408."""
+        if self._whole:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(self._until + self._size / SLOWEST - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise Problem(408, "request_timeout", "the body came too slowly", headers=_CLOSE) from error
+        self._size += len(message.get("body", b""))
+        self._whole = not message.get("more_body", False)
+        if self._size > self._most:
+            raise _too_large(self._most)
+        return message
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(413, "payload_too_large", f"the body is larger than {most:,} bytes", headers=_CLOSE)
+
+
+def _announced(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0
+
+
+def _ms(began: float) -> float:
+    return round((time.monotonic() - began) * 1000, 1)
