@@ -6,6 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv || echo $(BIN)/uv)
 PYTEST := $(BIN)/python -m pytest
+JOBS ?= 2
 LOCK := requirements.lock
 OTHER := redis-8
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
@@ -26,8 +27,8 @@ $(VENV)/.ready: pyproject.toml $(LOCK) tests/$(OTHER).lock
 run: $(VENV)/.ready  ## start everything with an embedded Valkey and run the example flows
 	$(BIN)/headrace up --demo
 
-test: $(VENV)/.ready  ## all tests; without a redis-server it says what it skipped
-	$(PYTEST)
+test: $(VENV)/.ready  ## all tests, JOBS files at once; without a redis-server it says what it skipped
+	$(PYTEST) --numprocesses $(JOBS) --dist loadfile
 
 unit: $(VENV)/.ready  ## the fast ones
 	$(PYTEST) tests/unit

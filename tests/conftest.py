@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.servers import (
     broker,
@@ -28,5 +29,7 @@ __all__ = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Markers."""
+    """Markers, and hypothesis without its own clock: a busy machine is no fault of a test."""
+    settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("headrace")
     config.addinivalue_line("markers", "unit: runs without a server and at a unit test's speed")
