@@ -31,7 +31,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class _Stderr:
-    """A logger that writes finished lines to whatever stderr is now. A closed stderr loses lines, never the process.
+    """A logger that writes finished lines to stderr. One that is closed loses lines, never the process.
 
     Nor does one that nobody reads, in a process whose output is guarded; once it is read again, this tells of the loss.
     """
@@ -41,9 +41,10 @@ class _Stderr:
 
     def msg(self, line: str) -> None:
         try:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
-        except (OSError, ValueError):
+            stream = outlet.stderr()
+            stream.write(f"{line}\n")
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # there may be none
             return
         if (lost := outlet.lost()) > _Config.told_lost:
             _Config.told_lost = lost

@@ -131,14 +131,32 @@ class Outlet(io.BufferedIOBase):
         self._lock = threading.RLock()
 
 
+class _Stream(io.TextIOWrapper):
+    """Text on an outlet. It stays open: a component that closes it would have every other one that prints fail."""
+
+    def close(self) -> None:
+        self.flush()
+
+
+class _Process:
+    stderr: TextIO | None = None
+    """The guarded one."""
+
+
 def guard() -> None:
     """Have this process, and those that it forks, write stdout and stderr without ever being held up by it."""
     sys.stdout, sys.stderr = (_guarded(stream) for stream in (sys.stdout, sys.stderr))
+    _Process.stderr = sys.stderr
+
+
+def stderr() -> TextIO:
+    """Where the log goes: the guarded stderr if there is one, whatever a component has put in its place."""
+    return _Process.stderr or sys.stderr
 
 
 def lost() -> int:
     """How many writes to stderr were dropped, where it is read again; else 0."""
-    outlet = getattr(sys.stderr, "buffer", None)
+    outlet = getattr(_Process.stderr, "buffer", None)
     return outlet.lost if isinstance(outlet, Outlet) and outlet.flows else 0
 
 
@@ -148,6 +166,4 @@ def _guarded(stream: TextIO) -> TextIO:
         stream.flush()
     except (OSError, ValueError, AttributeError):
         return stream  # there is none, or it is no file
-    return io.TextIOWrapper(
-        cast(Any, Outlet(descriptor)), encoding=stream.encoding, errors=stream.errors, line_buffering=True
-    )
+    return _Stream(cast(Any, Outlet(descriptor)), encoding=stream.encoding, errors=stream.errors, line_buffering=True)

@@ -40,6 +40,9 @@ EXIT_FAILED = 1
 EXIT_ORPHANED = 3
 """The supervisor is gone."""
 
+CRASHES = 3
+"""Deliveries in a row that may end with an error of ours before the process is replaced: a fresh one may be sound."""
+
 BEAT = 0.5
 """Seconds between two signs that the loop turns."""
 
@@ -216,13 +219,15 @@ class Recycler(PeriodicLoop):
             reason = f"it has run {ended} events"
         elif self._with.limiter.jammed:
             reason = f"{self._with.limiter.stuck} of its runs do not end, though they were cancelled"
+        elif self._with.limiter.crashed >= CRASHES:
+            reason = f"{self._with.limiter.crashed} deliveries in a row have crashed; a component may have broken it"
         elif settings.max_memory is not None and (grown := resident() - self._base) >= settings.max_memory:
             # Not its size: what it shares with the zygote is there from the first moment, and no end frees it.
             reason = f"it has grown by {grown // 1_000_000} MB"
         if reason is not None and not self._with.drain.is_set():
             log.info("worker.recycled", reason=reason)
-            self._channel.tell({"recycling": reason})
             self._with.drain.set()
+            self._channel.tell({"recycling": reason})
 
 
 def resident() -> int:

@@ -183,6 +183,10 @@ class Consumer:
         lane = flight.lane
         try:
             await self._processor.process(flight, delivery, active)
+            self._limiter.crashed = 0
+        except Exception:
+            self._limiter.crashed += 1
+            raise
         finally:
             lane.flights.pop(flight.entry_id, None)
             if flight.left is None or flight.left.done():

@@ -92,8 +92,14 @@ class Flights:
         return True
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        self._flights.pop(task, None)
+        flight = self._flights.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # A fault of ours. The entry is still pending to this worker: it is found again by the reconciler, and its
             # attempts are counted, so that it ends in the dead letters and not in a circle.
-            log.error("delivery.crashed", delivery=task.get_name(), exc_info=error)
+            log.error(
+                "delivery.crashed",
+                route=flight.lane.name,
+                code=type(error).__name__,
+                delivery=task.get_name(),
+                exc_info=error,
+            )

@@ -13,6 +13,8 @@ class Limiter:
         self._used: Counter[str] = Counter()
         self.ended = 0
         """Deliveries that have ended."""
+        self.crashed = 0
+        """Deliveries in a row that ended with an error of ours."""
         self.stuck = 0
         """Slots of deliveries that have ended, whose runs have not: they did not let themselves be cancelled."""
 

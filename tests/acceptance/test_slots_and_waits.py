@@ -95,6 +95,18 @@ async def test_a_duplicate_that_waits_says_so_once(server_url, tmp_path, monkeyp
     assert set(waits[1:]) == {"debug"}
 
 
+async def test_a_process_in_which_every_delivery_crashes_is_replaced(server_url, tmp_path):
+    """A component has broken what it shares with the worker: it looks alive, takes every event and runs none."""
+    write_flow(tmp_path / "flows", "echo")
+    async with client(server_url) as c:
+        with worker_process(server_url, tmp_path / "flows", tmp_path / "ledger") as worker:
+            assert (await c.run(KEYS, await c.send("flows:echo", {"break": True}))).status is RunStatus.COMPLETED
+            run = await c.run(KEYS, await c.send("flows:echo", {"input_value": "x"}))
+            assert "deliveries in a row have crashed" in worker.wait_for("worker.recycled")[0]
+            assert len([line for line in worker.lines if "delivery.crashed" in line]) <= 2
+        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)
+
+
 async def test_a_run_that_a_fault_of_ours_forgot_is_taken_over_by_its_own_worker(server_url, tmp_path, monkeypatch):
     """Its gate says that this worker runs it, and this worker lives: nobody else could ever end it."""
     settle, failed = Settler.settle, list[str]()

@@ -30,7 +30,7 @@ from shared_models.dead_letter import ErrorInfo
 
 class LedgerEngine(EchoEngine):
     """Echo that writes the ledger. The payload may ask to ``exit``, to ``quit`` (exit code 0), ``segv``, ``block`` (s),
-    ``sleep`` (s), to take ``naps``, to ``swallow`` its cancellation or to fail.
+    ``sleep`` (s), to take ``naps``, to ``break`` what every delivery needs, to ``swallow`` its cancellation or to fail.
 
     ``after`` (s) comes before all of these; so does waiting ``until`` a file is there. ``hold`` (s) holds the
     interpreter itself, from a thread. Loading the routes ``stuck`` and ``frozen`` never ends.
@@ -60,6 +60,8 @@ class LedgerEngine(EchoEngine):
             await asyncio.sleep(0.02)
         if payload.get("exit"):
             os._exit(9)
+        if payload.get("break"):
+            importlib.import_module("runtime.worker.intake").decode = None
         if payload.get("quit"):
             os._exit(0)
         if payload.get("segv"):

@@ -135,9 +135,12 @@ def test_once_a_pipe_is_read_again_the_log_tells_of_what_was_lost(monkeypatch: p
         monkeypatch.setattr(sys, "stderr", stderr)
         monkeypatch.setattr(sys, "stdout", io.StringIO())
         monkeypatch.setattr(logs._Config, "told_lost", 0)
+        monkeypatch.setattr(outlet._Process, "stderr", None)
         outlet.guard()
         configure()
         log = logs.get_logger("headrace.test")
+        sys.stderr.close()
+        sys.stderr = None  # as a component may; other code's output and ours go on
         for _ in range(10):
             log.warning("much", what="x" * 1000)
         lines = pipe.read(65536)
