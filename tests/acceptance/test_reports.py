@@ -6,6 +6,7 @@ Whole workers (processes) where processes die; a worker on the test's own loop o
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
@@ -114,6 +115,53 @@ async def test_d2_t1_recovery_goes_on_though_workers_are_killed_in_the_midst_of_
         with worker_process(server_url, flows, ledger, lease=1.0):
             assert len(set(await results(c, 300))) == 300
             await at_rest(c)
+
+
+async def test_b14_a_client_that_knows_only_the_streams_gets_each_events_result_from_whichever_replica(
+    server_url, flows, ledger
+):
+    """Three workers; some events fail for good. Each event ends in the results or the dead letters, once."""
+    async with client(server_url) as c, AsyncExitStack() as stack:
+        replicas = [stack.enter_context(worker_process(server_url, flows, ledger, reading=0)) for _ in range(3)]
+        for replica in replicas:
+            replica.wait_for("child.reading")
+        pipe = c.redis.pipeline(transaction=False)
+        for n in range(150):
+            payload = {"input_value": str(n), "sleep": 0.02, "fail_first": 99 if n % 10 == 0 else 0}
+            pipe.xadd("flows:echo", {"event_id": f"e{n}", "payload": json.dumps(payload)})
+        await pipe.execute()
+        good = {entry["parent_id"]: entry for entry in await c.entries("flows:echo:results", 135)}
+        bad = {entry["dl_event_id"] for entry in await c.entries("flows:echo:dead_letter", 15)}
+        assert all(json.loads(entry["payload"])["input_value"] == event[1:] for event, entry in good.items())
+        assert sorted([*good, *bad]) == sorted(f"e{n}" for n in range(150))
+        await at_rest(c)
+        assert (await c.redis.xlen("flows:echo:results"), await c.redis.xlen("flows:echo:dead_letter")) == (135, 15)
+        assert len({line["pid"] for line in starts(ledger)}) == 3, "each of them has run some"
+
+
+async def test_b8_five_thousand_events_leave_as_many_connections_and_files_open_as_some_hundred(
+    server_url, flows, ledger
+):
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, concurrency=40) as worker:
+            [child] = worker.children()
+
+            async def opened(events):
+                for _ in range(0, events, 500):
+                    pipe = c.redis.pipeline(transaction=False)
+                    for _ in range(500):
+                        pipe.xadd("flows:echo", {"input_value": "x"})
+                    await pipe.execute()
+                    await at_rest(c)
+                files = [len(os.listdir(f"/proc/{pid}/fd")) for pid in (worker.pid, worker.zygote, child)]
+                return [*files, len(await c.redis.client_list())]
+
+            few = await opened(1000)
+            many = await opened(4000)
+            # A moment's crowd may have opened a line or two more.
+            assert max(b - a for a, b in zip(few, many, strict=True)) <= 4, (few, many)
+            assert worker.children() == [child]
+        assert await c.redis.xlen("flows:echo:results") == 5000
 
 
 async def test_d13_t17_two_hundred_restarts_leave_no_consumers(server_url, flows):

@@ -260,7 +260,7 @@ async def a_scene(kind: str) -> AsyncIterator[Scene]:
 
 
 @pytest.mark.parametrize(("kind", "fault"), CASES, ids=[f"{kind}-{fault.__name__}" for kind, fault in CASES])
-async def test_d12_trouble_passes(kind: str, fault: Fault, tmp_path: Path) -> None:
+async def test_trouble_passes(kind: str, fault: Fault, tmp_path: Path) -> None:
     write_flow(tmp_path, "first")
     engine, under_way, before, after = Holding(), new_event_id(), new_event_id(), new_event_id()
     engine.hold(under_way)
@@ -299,7 +299,7 @@ async def test_d12_trouble_passes(kind: str, fault: Fault, tmp_path: Path) -> No
 
 
 async def test_d12_workers_wait_half_a_minute_for_redis_and_settle_what_they_have_computed(tmp_path: Path) -> None:
-    """Row D12: one worker is idle when Redis goes, one is in the midst of a run; each log keeps within its lines."""
+    """One worker is idle when Redis goes, one is in the midst of a run; each log keeps within its lines."""
     write_flow(tmp_path, "first")
     write_flow(tmp_path, "second")
     busy, idle, under_way = Holding(), Holding(), new_event_id()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,11 +51,12 @@ class Counting(EchoEngine):
         return await super().run(flow, request, history, emit)
 
 
-async def publish(broker: Broker, event_id: str, keys: RouteKeys = FIRST) -> None:
-    """Publish until it is answered, as a producer must."""
-    fields = encode(
-        EventEnvelope(event_id=event_id, root_id=event_id, idempotency_key=event_id, payload={"input_value": event_id})
-    )
+async def publish(
+    broker: Broker, event_id: str, keys: RouteKeys = FIRST, *, payload: Mapping[str, Any] | None = None
+) -> None:
+    """Publish until it is answered, as a producer must. The id is the input, beside what else is in the payload."""
+    whole = {"input_value": event_id, **(payload or {})}
+    fields = encode(EventEnvelope(event_id=event_id, root_id=event_id, idempotency_key=event_id, payload=whole))
     meta = RunMeta(route=keys.stream.partition(":")[2], version="", root_id=event_id)
     async with asyncio.timeout(DEADLINE):
         while True:
