@@ -67,11 +67,11 @@ async def test_b7_b8_t18_t46_hundreds_of_runs_leave_nothing_behind(server_url, e
         assert more_objects - objects < RUNS, "less than one object a run"
         # A moment's crowd may have opened a few more lines to Redis; one for each run would be hundreds.
         assert max(more_files - files, more_lines - lines) <= 8
-        # The allocator keeps what a crowd of large events once took; the events alone, kept, would not be seen above it.
+        # The allocator keeps what a crowd of large events once took; the graphs of all runs would be far more.
         assert psutil.Process().memory_info().rss - memory < RUNS * LARGE
 
         for name in ROUTES:
-            assert await c.redis.xlen(f"flows:{name}:results") <= 50
+            assert await c.redis.xlen(f"flows:{name}:results") <= 80, "about 50: Redis trims by whole nodes"
             assert not await c.redis.exists(f"flows:{name}:dead_letter")
         lasting = [key async for key in c.redis.scan_iter() if await c.redis.ttl(key) == -1]
         assert len(lasting) <= 20, "what is stored of a run goes by itself"
