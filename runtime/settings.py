@@ -98,6 +98,8 @@ class GatewaySettings(_Group):
     """How long a client may take to send a request's headers, and again its body."""
     max_wait: float = Field(default=60.0, ge=0)
     connections: int = Field(default=4000, ge=1)
+    redis_memory: float = Field(default=0.9, gt=0, le=1)
+    """The share of Redis' maxmemory beyond which nothing is taken."""
     grace: float = Field(default=10.0, ge=0)
 
     @property

@@ -10,11 +10,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from shared_models.errors import EnvelopeInvalid
 from shared_models.names import check_stream_name
+from shared_models.webhooks import Scheme
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 
-NOT_YET_BUILT = frozenset({"order_by", "limits", "join"})
+NOT_YET_BUILT = frozenset({"order_by", "join"})
 """Keys that the design reserves and this version refuses."""
 
 
@@ -153,6 +154,62 @@ class Accelerators(_Spec):
         return frozenset(name for name, on in self if not on)
 
 
+class SecretSource(_Spec):
+    """Where a gateway finds a secret: one of an environment variable and a file. Never the secret itself."""
+
+    env: str | None = None
+    file: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> SecretSource:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("write {env: NAME} or {file: /PATH}; a secret does not stand in a spec")
+        if self.file is not None and not self.file.startswith("/"):
+            raise ValueError("a gateway knows no flows folder: write the file's whole path")
+        return self
+
+
+class WebhookSpec(_Spec):
+    """How a route's webhooks are signed.
+
+    ``secrets`` are those that are live: two while one is rotated. ``tolerance`` is how far a signed time may be from
+    now. ``tenant`` is whose its events are.
+    """
+
+    scheme: Scheme = "standard"
+    secrets: Annotated[tuple[SecretSource, ...], Field(min_length=1, max_length=2)]
+    tolerance: Annotated[Duration, Field(gt=0, le=43_200)] = 300.0
+    tenant: str | None = Field(default=None, min_length=1, max_length=256)
+
+
+_RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)$")
+
+
+def parse_rate(value: object) -> float:
+    """Events a second from ``50/s``, ``100/m``, ``1000/h``, ``10000/d``. Raises ValueError for anything else."""
+    if isinstance(value, str) and (match := _RATE.match(value.strip())) and float(match[1]) > 0:
+        return float(match[1]) / _UNITS[match[2]]
+    raise ValueError(f"{value!r} is not a rate; write a number and a unit of time: 50/s, 100/m, 1000/h, 10000/d")
+
+
+Rate = Annotated[float, BeforeValidator(lambda v: v if isinstance(v, float) else parse_rate(v)), Field(gt=0)]
+"""Events a second; written as ``50/s``, ``100/m``."""
+
+
+class Bounds(_Spec):
+    """What a gateway takes: ``rate`` on average, ``burst`` at once (default: a second's worth), ``backlog`` waiting."""
+
+    rate: Rate | None = None
+    burst: int | None = Field(default=None, ge=1, le=1_000_000)
+    backlog: int | None = Field(default=None, ge=1)
+
+
+class LimitsSpec(Bounds):
+    """A gateway's bounds for a route, and those for each of its tenants."""
+
+    tenant: Bounds = Bounds()
+
+
 class EngineSpec(_Spec):
     """How the engine runs this route's flow."""
 
@@ -180,6 +237,8 @@ class RouteSpec(_Spec):
     event_variables: tuple[str, ...] | Literal["any"] = ()
     """The names of variables that an event may bring itself."""
     upgrade: Literal["none", "safe"] = "none"
+    webhook: WebhookSpec | None = None
+    limits: LimitsSpec = LimitsSpec()
     isolation: Literal["shared", "exclusive"] = "shared"
     """exclusive: a process of its own, one run at a time, so that nothing it does to the process touches another."""
 

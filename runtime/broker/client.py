@@ -7,6 +7,7 @@ from runtime.broker.api_keys import ApiKeys
 from runtime.broker.chat import ChatStore
 from runtime.broker.connection import Connection
 from runtime.broker.dead_letters import DeadLetters
+from runtime.broker.door import Door
 from runtime.broker.fleet import Fleet
 from runtime.broker.gate import Gate
 from runtime.broker.leases import Leases
@@ -36,6 +37,7 @@ class Broker:
         self.publisher = Publisher(connection, retention)
         self.chat = ChatStore(connection)
         self.fleet = Fleet(connection)
+        self.door = Door(connection)
         self.api_keys = ApiKeys(connection)
 
     @classmethod

@@ -65,6 +65,14 @@ class RouteKeys:
         """Stream: the progress of one event's run."""
         return f"{self.prefix}feed:{key_part(event_id)}"
 
+    def rate(self, tenant: str | None) -> str:
+        """String: the time (ms) of the route's rate, or of one tenant's on it."""
+        return f"{self.prefix}rate" if tenant is None else f"{self.prefix}rate:{key_part(tenant)}"
+
+    def open(self, tenant: str) -> str:
+        """Zset: a tenant's events that may not have ended, to the time (ms) they were taken; where that is bounded."""
+        return f"{self.prefix}open:{key_part(tenant)}"
+
     def chat(self, tenant: str | None, session: str) -> str:
         """List: the committed chat history of a session. No two pairs of tenant and session share a key."""
         # A colon in a tenant's name would let ("a:b", "c") read ("a", "b:c").

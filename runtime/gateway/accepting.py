@@ -12,7 +12,7 @@ from typing import Any
 
 from runtime.broker.fleet import RouteEntry
 from runtime.broker.outcome import RunMeta
-from runtime.broker.publisher import PublishRequest
+from runtime.broker.publisher import DEDUP, PublishRequest
 from runtime.errors import BrokerError
 from runtime.gateway.auth import Principal
 from runtime.gateway.deps import Gateway
@@ -31,9 +31,10 @@ _REQUESTS = uuid.UUID("5b0a9f2c-0d55-5f0f-8a3e-2f6b7c1d9e03")
 class Incoming:
     """One event as a client sent it.
 
-    ``key`` makes a second one with the same key on the same route, of the same tenant, the same event; ``digest`` then
-    tells whether it is the same request. ``text`` is the JSON text of ``payload`` where it is to be kept as it came.
-    ``controls`` are the envelope's control fields that the client may set, as text (``shared_models.controls``).
+    ``key`` makes a second one with the same key on the same route, of the same tenant, the same event, for ``ttl``
+    seconds; ``digest`` then tells whether it is the same request. ``text`` is the JSON text of ``payload`` where it is
+    to be kept as it came. ``controls`` are the envelope's control fields that the client may set, as text
+    (``shared_models.controls``).
     """
 
     payload: dict[str, Any]
@@ -43,6 +44,7 @@ class Incoming:
     event_id: str | None = None
     key: str | None = None
     digest: str | None = None
+    ttl: float = DEDUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,11 @@ async def accept(gateway: Gateway, route: RouteEntry, tenant: str | None, events
     """Publish the events to the route's stream; each is durable there when this returns.
 
     Raises a ContractError for one that cannot be an event (nothing is published then), Problem 422 for a key that was
-    used for another request, and BrokerError.
+    used for another request, 429 and 503 where it is too much now, and BrokerError.
     """
     made = [_envelope(route, tenant, event) for event in events]
     requests = [_request(route, envelope, event) for envelope, event in zip(made, events, strict=True)]
+    await gateway.pressure.admit(route, tenant, [envelope.event_id for envelope in made])
     accepted = []
     entries = await gateway.broker.publisher.publish_many(requests)
     for event, envelope, entry in zip(events, made, entries, strict=True):
@@ -144,4 +147,4 @@ def _request(route: RouteEntry, envelope: EventEnvelope, event: Incoming) -> Pub
         digest=event.digest,
     )
     fields = encode(envelope, payload=event.text)
-    return PublishRequest(route.stream, fields, envelope.event_id, keys_of(route), meta)
+    return PublishRequest(route.stream, fields, envelope.event_id, keys_of(route), meta, event.ttl)

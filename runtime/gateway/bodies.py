@@ -40,25 +40,27 @@ def payload(kind: str, body: bytes) -> tuple[dict[str, Any], str | None]:
         raise EnvelopeInvalid("body: is empty; send a JSON object, or text/plain for the flow's input", field="body")
     text = as_text(body)
     if kind == "application/json" or kind.endswith("+json"):
-        return _object(text), text
+        return json_object(text), text
     if kind == "text/plain":
         return {"input_value": text}, None
     if kind in ("", FORM):
         if text.lstrip(" \t\r\n").startswith("{"):
-            return _object(text), text
+            return json_object(text), text
         if kind == FORM:
-            return _form(text), None
+            return form(text), None
     raise Problem(415, "unsupported_media_type", "send application/json, text/plain, a form or a CloudEvent")
 
 
-def _object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object. Raises EnvelopeInvalid."""
     value = parse_json(text, field="body")
     if not isinstance(value, dict):
         raise EnvelopeInvalid("body: the payload has to be a JSON object", field="body")
     return value
 
 
-def _form(text: str) -> dict[str, Any]:
+def form(text: str) -> dict[str, Any]:
+    """A form's fields: texts, or lists of texts where a name comes again. Raises EnvelopeInvalid."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError as error:

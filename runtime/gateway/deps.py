@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 
 from runtime.broker.client import Broker
 from runtime.gateway.auth import Auth
+from runtime.gateway.pressure import Pressure
 from runtime.gateway.routes_known import KnownRoutes
 from runtime.settings import Settings
 
@@ -22,13 +23,20 @@ class Gateway:
     settings: Settings
     routes: KnownRoutes
     auth: Auth
+    pressure: Pressure
     ending: list[str] = field(default_factory=list)
     """Not empty: it is ending, and why."""
 
     @classmethod
     def make(cls, broker: Broker, settings: Settings) -> Gateway:
         """A gateway on a broker."""
-        return cls(broker, settings, KnownRoutes(broker), Auth(broker.api_keys, settings.gateway))
+        return cls(
+            broker,
+            settings,
+            KnownRoutes(broker),
+            Auth(broker.api_keys, settings.gateway),
+            Pressure(broker.door, memory=settings.gateway.redis_memory),
+        )
 
 
 def _of(connection: HTTPConnection) -> Gateway:

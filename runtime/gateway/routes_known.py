@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import json
 import time
+from functools import lru_cache
+
+from pydantic import ValidationError
 
 from runtime.broker.client import Broker
 from runtime.broker.fleet import RouteEntry
 from runtime.broker.keys import RouteKeys
-from runtime.errors import RouteNotFound
+from runtime.errors import RouteInvalid, RouteNotFound
+from shared_models.route import RouteSpec
 
 FRESH = 2.0
 """Seconds that the list is kept."""
@@ -49,6 +54,20 @@ class KnownRoutes:
                     self._routes = await self._broker.fleet.routes()
                     self._read = time.monotonic()
         return self._routes
+
+
+def spec_of(route: RouteEntry) -> RouteSpec:
+    """What the route's spec says to a gateway. What a newer worker tells and this version does not know is left out."""
+    known = {name: value for name, value in route.ingress.items() if name in RouteSpec.model_fields}
+    try:
+        return _spec(json.dumps(known, sort_keys=True))
+    except ValidationError as error:
+        raise RouteInvalid(f"route {route.route}: its spec is of a version that this gateway does not know") from error
+
+
+@lru_cache(maxsize=1024)
+def _spec(text: str) -> RouteSpec:
+    return RouteSpec.model_validate_json(text)
 
 
 def keys_of(route: RouteEntry) -> RouteKeys:

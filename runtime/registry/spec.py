@@ -34,6 +34,12 @@ _CHOICES = {
     "upgrade": "none or safe",
 }
 
+_WITH_UNIT: tuple[Where, ...] = (
+    ("timeout",), ("retry", "initial"), ("retry", "max"), ("idempotency", "ttl"), ("webhook", "tolerance"),
+    ("limits", "rate"), ("limits", "tenant", "rate"),
+)  # fmt: skip
+"""Keys whose value has a unit."""
+
 
 def read_spec(document: Document) -> RouteSpec:
     """The spec. Raises RouteInvalid with every mistake, in the order of the lines."""
@@ -81,12 +87,18 @@ def _as_written(value: dict[str, Any], document: Document) -> dict[str, Any]:
     made = dict(value)
     if isinstance(variables := value.get("variables"), dict):
         made["variables"] = {name: _literal(item, ("variables", name), document) for name, item in variables.items()}
-    for at in (("timeout",), ("retry", "initial"), ("retry", "max"), ("idempotency", "ttl")):
-        parent = made if len(at) == 1 else made.get(at[0])
-        if isinstance(parent, dict) and isinstance(parent.get(at[-1]), float):
-            changed = {**parent, at[-1]: document.texts[at]}
-            made = changed if len(at) == 1 else {**made, at[0]: changed}
+    for at in _WITH_UNIT:
+        made = _rewritten(made, at, document.texts.get(at, ""))
     return made
+
+
+def _rewritten(value: dict[str, Any], at: Where, text: str) -> dict[str, Any]:
+    """The values with the text in the place of a number, if there is one."""
+    key, rest = at[0], at[1:]
+    found = value.get(str(key))
+    if not rest:
+        return {**value, str(key): text} if isinstance(found, float) else value
+    return {**value, str(key): _rewritten(found, rest, text)} if isinstance(found, dict) else value
 
 
 def _literal(item: Any, at: Where, document: Document) -> Any:

@@ -18,7 +18,7 @@ NAMES = [path.stem for path in SCRIPTS]
 
 # Refused whole when the server is out of memory (PROTOCOL 3): they take new work in. All others free memory or keep
 # workers alive.
-NO_FLAG = {"publish", "begin", "requeue"}
+NO_FLAG = {"admit", "publish", "begin", "requeue"}
 READ_ONLY = {"count"}
 
 

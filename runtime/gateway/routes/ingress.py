@@ -69,7 +69,7 @@ async def send_event(
     payload, text = bodies.payload(kind, body)
     event = Incoming(payload, text, controls=options.controls)
     if options.key is not None:
-        event = replace(event, key=options.key, digest=digest_of(body))
+        event = replace(event, key=f"request:{options.key}", digest=digest_of(body))
     tenant = tenant_of(principal, options.tenant_id)
     (one,) = await accept(gateway, entry, tenant, [event])
     return await _answer(gateway, entry, options, views.accepted(one, entry.route))
