@@ -64,7 +64,8 @@ async def test_b7_b8_t18_t46_hundreds_of_runs_leave_nothing_behind(server_url, e
         after, more_objects = alive()
         more_files, more_lines = await opened()
         assert after == before, "the flows' own graphs are there, no run's"
-        assert more_objects - objects < RUNS, "less than one object a run"
+        # A run makes thousands. Lines to Redis that are opened meanwhile are some too.
+        assert more_objects - objects < 4 * RUNS
         # A moment's crowd may have opened a few more lines to Redis; one for each run would be hundreds.
         assert max(more_files - files, more_lines - lines) <= 8
         # The allocator keeps what a crowd of large events once took; the graphs of all runs would be far more.
