@@ -10,7 +10,7 @@ from typing import Any
 
 from runtime.errors import FlowInvalid, RegistryError, RouteInvalid
 from runtime.registry.export import MAX_FILE, FlowDocument, read_flows
-from runtime.registry.files import FILES_SUFFIX, Listing
+from runtime.registry.files import FILES_SUFFIX, SPEC_SUFFIXES, Listing
 from runtime.registry.snapshot import Problem, Route
 from runtime.registry.spec import nearest, read_spec, split_spec
 from runtime.registry.yaml_text import Document, read_yaml
@@ -76,6 +76,9 @@ class Reader:
         for path in listing.specs:
             specs.setdefault((path.parent, path.stem), []).append(path)
         for path in listing.flows:
+            if hidden := _spec_unreadable(path, listing):
+                found.broken_paths[path] = hidden  # not as if it had none
+                continue
             self._flow_file(path, specs.get((path.parent, path.stem), []), listing, found)
         # A flow that cannot be seen just now has not left its spec alone.
         seen = {(path.parent, path.stem) for path in (*listing.flows, *listing.unreadable)}
@@ -159,6 +162,14 @@ class Reader:
         meant = f"; did you mean {near}{path.suffix}?" if near else ""
         message = f"{self.shown(path)} is a route spec without a flow: there is no {path.stem}.json beside it{meant}"
         return Problem(path, slug(path.stem) or None, RouteInvalid.code, message)
+
+
+def _spec_unreadable(flow: Path, listing: Listing) -> str | None:
+    specs = (flow.with_suffix(suffix) for suffix in sorted(SPEC_SUFFIXES))
+    return next(
+        (f"{path.name} cannot be read: {listing.unreadable[path]}" for path in specs if path in listing.unreadable),
+        None,
+    )
 
 
 def _read_spec_file(path: Path, raw: bytes) -> _Spec:

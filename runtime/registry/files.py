@@ -7,6 +7,7 @@ each file is a link into ``..data``, itself a link that is swapped when the map 
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -102,7 +103,11 @@ def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _add_file(listing: Listing, path: Path) -> None:
-    listing.stamps[path] = _stamp(path.stat())
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        listing.unreadable[path] = "it is no regular file"  # a pipe would be read for ever, a device without end
+        return
+    listing.stamps[path] = _stamp(status)
     (listing.specs if path.suffix.lower() in SPEC_SUFFIXES else listing.flows).append(path)
 
 

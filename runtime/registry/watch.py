@@ -8,9 +8,12 @@ and container hosts) and behind links that lead out of the folder; the events ma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import TypeVar, cast
 
 import structlog
 from watchfiles import awatch
@@ -19,6 +22,8 @@ from runtime.registry.registry import Registry
 from runtime.registry.snapshot import Snapshot
 
 log = structlog.get_logger("headrace.registry")
+
+T = TypeVar("T")
 
 POLL = 1.0
 """Seconds between looks, half of the time within which a change has to take effect."""
@@ -29,19 +34,45 @@ SECOND_LOOK = 0.25
 
 async def watch(registry: Registry, *, poll: float = POLL) -> AsyncGenerator[Snapshot, None]:
     """The snapshot as it is now, then each that differs from the one before. Never ends by itself."""
-    snapshot = await asyncio.to_thread(registry.rescan)
+    snapshot = await _aside(registry.rescan)
     yield snapshot
     async with aclosing(_stirrings(registry.root, poll=poll)) as stirrings:
         async for _ in stirrings:
-            if not await asyncio.to_thread(registry.differs):
+            if not await _aside(registry.differs):
                 continue
-            fresh = await asyncio.to_thread(registry.rescan)
+            fresh = await _aside(registry.rescan)
             if snapshot.routes.keys() - fresh.routes.keys():
                 await asyncio.sleep(SECOND_LOOK)
-                fresh = await asyncio.to_thread(registry.rescan)
+                fresh = await _aside(registry.rescan)
             if fresh is not snapshot:
                 snapshot = fresh
                 yield snapshot
+
+
+async def _aside(work: Callable[[], T]) -> T:
+    """In a thread that nobody waits for in the end: a mount that hangs must not hold up a process that is to end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast("T", result))
+
+    def run() -> None:
+        result, failed = None, None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001  it is raised where it is awaited
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=run, name="headrace-folder", daemon=True).start()
+    return await done
 
 
 async def _stirrings(root: Path, *, poll: float) -> AsyncGenerator[None, None]:
@@ -65,8 +96,8 @@ async def _stirrings(root: Path, *, poll: float) -> AsyncGenerator[None, None]:
                     yield
                     if _inode(root) != watched:
                         break  # another folder under this name: watch that one
-        except (OSError, RuntimeError) as error:
-            # No such folder yet, or no more watches to be had: looking alone will do.
+        except Exception as error:  # noqa: BLE001  the library's own, alone or in a group
+            # No such folder yet, no more watches to be had, a name that is not UTF-8: looking alone will do.
             if not told:
                 log.info("flows.polled", folder=str(root), every=poll, reason=str(error))
                 told = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -290,6 +291,24 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     problem = only_problem(scan(tmp_path / "none"))
     assert (problem.code, problem.route) == ("unreadable", None)
     assert "none cannot be read: no such file or directory" in problem.message
+
+
+def test_what_is_no_file_is_told_of_and_never_opened(flows: Folder) -> None:
+    """A pipe that nobody writes to would be read for ever, a device without end."""
+    flows.flow("good.json")
+    os.mkfifo(flows.root / "pipe.json")
+    (flows.root / "zero.json").symlink_to("/dev/zero")
+    snapshot = scan(flows.root)
+    assert set(snapshot.routes) == {"good"}
+    assert [p.path.name for p in snapshot.problems if "no regular file" in p.message] == ["pipe.json", "zero.json"]
+
+
+def test_a_flow_whose_spec_cannot_be_seen_is_not_run_as_if_it_had_none(flows: Folder) -> None:
+    flows.flow("good.json")
+    (flows.root / "good.yaml").symlink_to("gone.yaml")
+    snapshot = scan(flows.root)
+    assert not snapshot.routes
+    assert only_problem(snapshot).path.name == "good.yaml"
 
 
 def test_a_link_that_leads_nowhere(flows: Folder) -> None:

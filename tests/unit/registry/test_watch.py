@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -184,3 +186,35 @@ async def test_looking_at_an_idle_folder_costs_next_to_nothing(flows: Folder) ->
         assert not registry.differs()
     # Ten looks, one a second: under one per cent of a core.
     assert time.thread_time() - began < 0.1
+
+
+async def test_a_name_that_is_not_utf8_ends_no_watch(flows: Folder) -> None:
+    flows.flow("a.json", export("a"))
+    async with following(flows.root) as follower:
+        await follower.armed(flows)
+        Path(os.fsdecode(bytes(flows.root) + b"/\xff\xfe.json")).write_text("x")
+        flows.flow("b.json", export("b"))
+        await follower.until(lambda snapshot: "b" in snapshot.routes)
+        flows.flow("c.json", export("c"))
+        await follower.until(lambda snapshot: "c" in snapshot.routes)
+
+
+def test_a_folder_that_hangs_does_not_hold_up_the_end(flows: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that is gone blocks whoever reads it; the process is told to end all the same."""
+    reads, gone = threading.Event(), threading.Event()
+
+    def hang(_: Registry) -> Snapshot:
+        reads.set()
+        gone.wait()
+        raise OSError("the mount is back, and nobody waits")
+
+    monkeypatch.setattr(Registry, "rescan", hang)
+
+    async def follow() -> None:
+        first = asyncio.create_task(anext(watch(Registry(flows.root))))
+        while not reads.is_set():
+            await asyncio.sleep(0.01)
+        first.cancel()
+
+    asyncio.run(follow())
+    gone.set()
