@@ -102,6 +102,42 @@ class PublishRefused(BrokerError):
         self.target = target
 
 
+class DecisionError(BrokerError):
+    """A decision for a run that waits for a person was not taken."""
+
+    code = "decision_refused"
+
+
+class RunUnknown(DecisionError):
+    """No such run is known."""
+
+    code = "run_unknown"
+
+
+class NotWaiting(DecisionError):
+    """The run does not wait for this decision."""
+
+    code = "not_waiting"
+
+
+class AlreadyDecided(DecisionError):
+    """Another decision was taken before."""
+
+    code = "already_decided"
+
+
+class PauseOver(DecisionError):
+    """The time for a decision is up, or the run has ended."""
+
+    code = "pause_over"
+
+
+class DecisionInvalid(DecisionError):
+    """The decision is none of those that the run asks for."""
+
+    code = "decision_invalid"
+
+
 # --- engine ---------------------------------------------------------------------------------------------------------
 
 

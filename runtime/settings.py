@@ -58,6 +58,7 @@ class WorkerSettings(_Group):
     max_memory: int | None = Field(default=None, ge=1)
     grace: float = Field(default=60.0, ge=0)
     max_payload: int = Field(default=8 * 1024 * 1024, ge=1024)
+    checkpoint_key: SecretStr | None = None
 
 
 class RetentionSettings(_Group):
@@ -68,6 +69,7 @@ class RetentionSettings(_Group):
     chat_messages: int = Field(default=200, ge=1)
     run_list: int = Field(default=10_000, ge=1)
     results: float = Field(default=86400.0, gt=0)
+    waiting: float = Field(default=30 * 86400.0, gt=0)
 
 
 class LogSettings(_Group):

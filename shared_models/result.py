@@ -50,11 +50,12 @@ class RunResult(BaseModel):
 
 
 class RunStatus(StrEnum):
-    """Where a run stands. completed, dead_lettered and cancelled are final."""
+    """Where a run stands. waiting: for a person. completed, dead_lettered and cancelled are final."""
 
     QUEUED = "queued"
     RUNNING = "running"
     DELAYED = "delayed"
+    WAITING = "waiting"
     COMPLETED = "completed"
     DEAD_LETTERED = "dead_lettered"
     CANCELLED = "cancelled"
@@ -72,6 +73,45 @@ class Published(BaseModel):
 
     stream: str
     event_id: str
+
+
+class PauseOption(BaseModel):
+    """One answer that a person may give: the action's id, and how it is called."""
+
+    model_config = ConfigDict(frozen=True)
+
+    action_id: str
+    label: str = ""
+
+
+class Pause(BaseModel):
+    """What a run asks a person.
+
+    ``request_id`` names this question among those of the run; ``kind`` is ``node_input`` (a Human Input) or
+    ``tool_approval`` (an agent's tool). ``allowed`` are the actions that a decision may name; ``calls`` are the tool
+    calls to approve. At ``timeout_at`` (ms since the epoch) the flow goes on with ``fallback``, or, where it has none,
+    the event is dead-lettered.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    request_id: str
+    kind: str = ""
+    prompt: str = ""
+    options: list[PauseOption] = Field(default_factory=list)
+    allowed: list[str] = Field(default_factory=list)
+    calls: list[Any] = Field(default_factory=list)
+    fallback: str | None = None
+    timeout_at: int | None = None
+
+
+class Decision(BaseModel):
+    """A person's answer: the action, and what the action takes (an edited call's ``args``, a ``message``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    action_id: str
+    values: dict[str, Any] = Field(default_factory=dict)
 
 
 class RunRecord(BaseModel):
@@ -99,6 +139,7 @@ class RunRecord(BaseModel):
     due_at: int | None = None
     last_error: str | None = None
     duplicate_of: str | None = None
+    pause: Pause | None = None
     published: list[Published] = Field(default_factory=list)
     result: RunResult | None = None
     dead_letter: DeadLetterSummary | None = None
@@ -114,6 +155,8 @@ class RunEventType(StrEnum):
     COMPONENT_FAILED = "component_failed"
     TOKEN = "token"  # noqa: S105  a piece of a model's answer
     MESSAGE = "message"
+    WAITING = "waiting"
+    RESUMED = "resumed"
     RETRY = "retry"
     RELEASED = "released"
     PUBLISHED = "published"

@@ -11,6 +11,7 @@ from runtime.broker.door import Door
 from runtime.broker.fleet import Fleet
 from runtime.broker.gate import Gate
 from runtime.broker.leases import Leases
+from runtime.broker.pauses import Pauses
 from runtime.broker.publisher import Publisher
 from runtime.broker.reader import Reader
 from runtime.broker.recovery import Recovery
@@ -34,6 +35,7 @@ class Broker:
         self.recovery = Recovery(connection)
         self.dead_letters = DeadLetters(connection, retention)
         self.runs = Runs(connection, retention)
+        self.pauses = Pauses(connection, self.runs)
         self.publisher = Publisher(connection, retention)
         self.chat = ChatStore(connection)
         self.fleet = Fleet(connection)

@@ -79,6 +79,11 @@ class Gate:
         asked = call("begin", names, *who, *rules, *meta_fields(meta, event_id=claim.event_id))
         return _grant(claim, await self._connection.run(asked))
 
+    async def checkpoint(self, claim: Claim) -> bytes | None:
+        """What the gate keeps of a run that waited for a person; None if it keeps nothing."""
+        kept: bytes | None = await self._connection.command("HGET", claim.keys.gate(claim.key), "checkpoint")
+        return kept
+
 
 def _grant(claim: Claim, reply: list[Any]) -> Grant:
     code = reply[0]
@@ -88,7 +93,15 @@ def _grant(claim: Claim, reply: list[Any]) -> Grant:
     verdict, token = Verdict(code), claim.token
     match verdict:
         case Verdict.RUN | Verdict.OVER:
-            return Grant(verdict, token, attempts=rest[0], event_id=claim.event_id, entry_id=claim.entry_id)
+            return Grant(
+                verdict,
+                token,
+                attempts=rest[0],
+                event_id=claim.event_id,
+                entry_id=claim.entry_id,
+                pause=rest[1],
+                decision=rest[2],
+            )
         case Verdict.STAGED:
             return Grant(verdict, token, attempts=rest[0], event_id=rest[1], entry_id=rest[2])
         case Verdict.ENDED:

@@ -7,7 +7,7 @@ from enum import Enum
 
 from shared_models.chat import ChatCommit
 from shared_models.dead_letter import ErrorInfo
-from shared_models.result import RunResult
+from shared_models.result import Pause, RunResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,15 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspended:
+    """The run waits for a person, ``wait`` seconds at most, and goes on from its checkpoint. Nothing is charged."""
+
+    pause: Pause
+    checkpoint: bytes
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLettered:
     """The event has failed for good. ``publications`` go to the event's reply_to, if it has one."""
 
@@ -61,7 +70,7 @@ class DeadLettered:
     publications: tuple[Publication, ...] = ()
 
 
-Outcome = Completed | Retried | Released | DeadLettered
+Outcome = Completed | Retried | Released | Suspended | DeadLettered
 
 
 class Settled(Enum):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from runtime.broker.outcome import RunMeta
 from shared_models.dead_letter import DeadLetterSummary
-from shared_models.result import Published, RunRecord, RunResult, RunStatus
+from shared_models.result import Pause, Published, RunRecord, RunResult, RunStatus
 
 _PUBLISHED = TypeAdapter(list[Published])
 
@@ -95,6 +95,7 @@ def run_record(fields: Mapping[str, str], *, event_id: str, stream: str) -> RunR
         due_at=number(fields, "due_at"),
         last_error=text(fields, "last_error"),
         duplicate_of=text(fields, "duplicate_of"),
+        pause=_pause(fields.get("pause", ""), number(fields, "due_at")),
         published=_published(fields.get("published", "")),
         result=_result(fields.get("result", "")),
         dead_letter=_dead_letter(fields),
@@ -106,6 +107,15 @@ def _status(value: str) -> RunStatus:
         return RunStatus(value)
     except ValueError:
         return RunStatus.QUEUED
+
+
+def _pause(value: str, due_at: int | None) -> Pause | None:
+    if not value:
+        return None
+    try:
+        return Pause.model_validate({**json.loads(value), "timeout_at": due_at})
+    except (ValueError, TypeError):
+        return None
 
 
 def _published(value: str) -> list[Published]:

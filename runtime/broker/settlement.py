@@ -20,6 +20,7 @@ from runtime.broker.outcome import (
     Retried,
     RunMeta,
     Settled,
+    Suspended,
 )
 from runtime.broker.records import to_json
 from runtime.broker.scripts import Argument, Call, call
@@ -62,6 +63,9 @@ class Settlement:
                 asked = self._retry(claim, outcome)
             case Released():
                 asked = self._release(claim, outcome)
+            case Suspended():
+                asked = self._suspend(claim, outcome)
+                await check_size(self._connection, asked)
             case _:
                 prepared = self._prepare(
                     claim, outcome, delivery=delivery, attempts=attempts, meta=meta, stream=dead_letter_stream
@@ -162,6 +166,11 @@ class Settlement:
         why = outcome.error.message if outcome.error else ""
         args = (claim.kept_ms(self._retention), _delay(outcome.delay), why)
         return call("release", claim_keys(claim), *claim_words(claim), *args)
+
+    def _suspend(self, claim: Claim, outcome: Suspended) -> Call:
+        kept, pause = claim.kept_ms(self._retention), outcome.pause
+        args = (claim.ttl_ms, kept, _delay(outcome.wait), pause.request_id, to_json(pause), outcome.checkpoint)
+        return call("suspend", claim_keys(claim), *claim_words(claim), *args)
 
 
 class OutcomeRefused(BrokerError):

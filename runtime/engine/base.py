@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shared_models.chat import ChatCommit
-from shared_models.result import RunEventType, RunResult
+from shared_models.result import Decision, Pause, RunEventType, RunResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,25 @@ Emit = Callable[[RunEventType, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """A run that waited goes on: what the engine kept of it (``RunPaused.state``), and how its question was decided."""
+
+    state: bytes
+    request_id: str
+    decision: Decision
+
+
+class RunPaused(Exception):
+    """The run waits for a person. ``state`` is the engine's own; ``timeout`` is in seconds; None: there is none."""
+
+    def __init__(self, pause: Pause, state: bytes, *, timeout: float | None = None) -> None:
+        super().__init__(pause.request_id)
+        self.pause = pause
+        self.state = state
+        self.timeout = timeout
+
+
+@dataclass(frozen=True, slots=True)
 class RunRequest:
     """One execution of a loaded flow.
 
@@ -49,7 +68,8 @@ class RunRequest:
     says. ``variables`` are the route's and the event's, resolved; ``brought`` names those that came with the event (a
     provider's 401 for one of these is the event's fault). ``tweaks_allowed`` is the route's policy: False, True
     (permissive) or the ``component.field`` names that may be set; an empty tuple means those that the flow declares.
-    ``stream`` asks for tokens. ``without`` names the accelerators that the route has switched off.
+    ``stream`` asks for tokens. ``without`` names the accelerators that the route has switched off. ``resume``, of a run
+    that waited, has it go on instead of beginning.
     """
 
     event_id: str
@@ -63,6 +83,7 @@ class RunRequest:
     attempt: int = 1
     stream: bool = False
     without: frozenset[str] = frozenset()
+    resume: Resume | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +120,10 @@ class Engine(Protocol):
         """Load a flow. Raises FlowUnready (something is missing here) or FlowInvalid (it can never load)."""
 
     async def run(self, flow: LoadedFlow, request: RunRequest, history: ChatHistory, emit: Emit) -> RunOutput:
-        """Run it once, isolated from every other run. Raises EventFault, RouteFault or RunFailed; cancellable."""
+        """Run it once, isolated from every other run. Raises EventFault, RouteFault or RunFailed; cancellable.
+
+        Raises RunPaused where the flow asks a person.
+        """
 
     def set_siblings(self, sources: Mapping[str, FlowSource]) -> None:
         """Tell the engine all flows of the registry, by route, for flows that run other flows."""

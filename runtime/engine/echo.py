@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtime.engine.base import ChatHistory, Emit, FlowSource, LoadedFlow, RunOutput, RunRequest
+from runtime.engine.base import ChatHistory, Emit, FlowSource, LoadedFlow, RunOutput, RunPaused, RunRequest
 from runtime.errors import EventFault, RouteFault, RunFailed
 from shared_models.dead_letter import ErrorInfo
-from shared_models.result import Output, OutputKind, RunResult
+from shared_models.result import Output, OutputKind, Pause, PauseOption, RunResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,11 @@ class EchoFlow:
 
 
 class EchoEngine:
-    """Answers with the input. ``{"sleep": seconds}`` or ``{"fail": "event|route|moment"}`` ask for trouble."""
+    """Answers with the input. ``{"sleep": seconds}`` or ``{"fail": "event|route|moment"}`` ask for trouble.
+
+    ``{"ask": [{"options": ["yes", "no"], "prompt": ..., "timeout": seconds, "fallback": "no"}, ...]}`` asks a person,
+    once for each, and answers with the decisions too.
+    """
 
     async def prepare(self, *, concurrency: int) -> None:
         """Nothing to do."""
@@ -39,6 +44,7 @@ class EchoEngine:
         if kind := kinds.get(str(request.payload.get("fail"))):
             raise kind(ErrorInfo(code="echo_failed", message="the payload asked to fail", retryable=kind is RunFailed))
         text = request.input_text if request.input_text is not None else str(request.payload.get("input_value", ""))
+        text = " ".join((text, *_decided(request)))
         output = Output(id="echo", name="Echo", type="Echo", kind=OutputKind.MESSAGE, text=text)
         return RunOutput(RunResult(text=text, outputs=[output]))
 
@@ -47,3 +53,22 @@ class EchoEngine:
 
     async def close(self) -> None:
         """Nothing to give back."""
+
+
+def _decided(request: RunRequest) -> list[str]:
+    """The decisions that the payload wants, once all are there. Raises RunPaused for the next one."""
+    asks = request.payload.get("ask")
+    decided: list[str] = json.loads(request.resume.state) if request.resume else []
+    if request.resume:
+        decided.append(request.resume.decision.action_id)
+    if not isinstance(asks, list) or len(decided) >= len(asks):
+        return decided
+    ask = asks[len(decided)]
+    pause = Pause(
+        request_id=f"echo:{len(decided)}",
+        prompt=str(ask.get("prompt", "")),
+        options=[PauseOption(action_id=action) for action in ask["options"]],
+        allowed=ask["options"],
+        fallback=ask.get("fallback"),
+    )
+    raise RunPaused(pause, json.dumps(decided).encode(), timeout=ask.get("timeout"))

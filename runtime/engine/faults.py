@@ -124,7 +124,7 @@ def _refused(status: int, text: str) -> str | None:
 def _by_kind(chain: list[BaseException], about: Circumstances) -> _Verdict:
     names = {base.__name__ for error in chain for base in type(error).__mro__}
     table: tuple[tuple[set[str], type[Fault], str], ...] = (
-        ({"GraphPausedException", "NestedHITLUnsupportedError"}, EventFault, "flow_paused"),
+        ({"NestedHITLUnsupportedError"}, EventFault, "flow_paused"),
         ({"TweakRefusedError"}, EventFault, "tweak_refused"),
         ({"LocalFileAccessError"}, EventFault if about.brought_files else RouteFault, "file_refused"),
         ({"ImportError"}, RouteFault, "package_missing"),
@@ -232,8 +232,8 @@ def _info(verdict: _Verdict, chain: list[BaseException], about: Circumstances) -
 
 
 _MESSAGES = {
-    "flow_paused": "the flow paused to ask a person (Human Input or a tool's approval); "
-    "pausing is not supported yet, so the event cannot be processed",
+    "flow_paused": "a flow that another runs would ask a person (Human Input or a tool's approval), and only the "
+    "outermost flow can wait for an answer; ask there",
 }
 
 

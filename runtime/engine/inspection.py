@@ -106,7 +106,7 @@ def warnings(export: Export, wanted: Requirements) -> Iterator[str]:
     if is_cyclic(export, loops=False):
         yield "the flow has a cycle: only the route's timeout ends one that never leaves it"
     if paused := export.of_type("HumanInput"):
-        yield f"an event that reaches {_names(paused)} ends in the dead letters: no run waits for an answer"
+        yield f"an event that reaches {_names(paused)} waits for a decision: headrace runs resume"
     inputs = export.of_type(*FILLED_BY_EVENTS)
     if len(inputs) > 1:
         yield f"the flow has several inputs, which all get the event's text: {_names(inputs)}; address one by 'inputs'"

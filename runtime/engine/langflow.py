@@ -13,7 +13,9 @@ from runtime.engine import environment
 from runtime.engine.base import ChatHistory, Emit, FlowSource, LoadedFlow, RunOutput, RunRequest
 from runtime.engine.environ import EnvironGuard
 from runtime.engine.heap import Heap
-from runtime.errors import EngineError
+from runtime.errors import EngineError, EventFault
+from shared_models.dead_letter import ErrorInfo
+from shared_models.errors import HeadraceError
 
 
 class LangflowEngine:
@@ -69,12 +71,30 @@ class LangflowEngine:
         self._environ.enter()
         self._heap.run_began()
         try:
-            output: RunOutput = await self._runner.run_flow(flow, request, history, emit, siblings=self._siblings)
+            saved, source = self._runner.began_with(flow, request)
+            if source is not None:
+                flow = await self._load_again(source)
+            output: RunOutput = await self._runner.run_flow(
+                flow, request, history, emit, siblings=self._siblings, saved=saved, loading=self._loading
+            )
             return output
         finally:
             # What a load's imports set is remembered when the load is done.
             self._environ.leave(restore=not self._loading.locked())
             self._heap.run_ended()
+
+    async def _load_again(self, source: FlowSource) -> LoadedFlow:
+        """The version of a flow that a run began with, which waited while the flow was changed."""
+        try:
+            return await self.load(source)
+        except HeadraceError as error:
+            raise EventFault(
+                ErrorInfo(
+                    code="version_gone",
+                    message=f"the run waited for a decision with version {source.version[:12]} of the flow, which does "
+                    f"not load any more: {error.message}",
+                )
+            ) from error
 
     def set_siblings(self, sources: Mapping[str, FlowSource]) -> None:
         """Remember the registry's flows for Run Flow components."""

@@ -91,6 +91,11 @@ class ChatOverlay:
         """The sessions this run has touched."""
         return list(dict.fromkeys([*self._ops, *self._committed]))
 
+    def restore(self, commits: Iterable[ChatCommit]) -> None:
+        """Take over what the run did before it waited."""
+        with self._lock:
+            self._ops.update((commit.session, list(commit.ops)) for commit in commits)
+
     def commits(self) -> tuple[ChatCommit, ...]:
         """What the run did, for settle."""
         with self._lock:

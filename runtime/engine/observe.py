@@ -13,6 +13,7 @@ from lfx.events.event_manager import EventManager
 
 from runtime.engine.base import Emit
 from runtime.engine.plain import plain
+from runtime.engine.state import VERTEX
 from runtime.engine.swallowed import Swallowed
 from shared_models.result import RunEventType
 
@@ -50,6 +51,7 @@ class Observer:
             swallowed = Swallowed(vertex.custom_component)
             about = {"component_id": vertex_id, "component_name": name, **({"flow": within} if within else {})}
             self.tell(RunEventType.COMPONENT_STARTED, about)
+            building = VERTEX.set(vertex_id)
             try:
                 built = await inner(vertex_id=vertex_id, **more)
                 swallowed.check(vertex.results)
@@ -60,6 +62,8 @@ class Observer:
             except BaseException:
                 self._fail(about, within)
                 raise
+            finally:
+                VERTEX.reset(building)
             self.tell(RunEventType.COMPONENT_ENDED, about)
             return built
 

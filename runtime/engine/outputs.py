@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from lfx.schema.data import Data
@@ -14,13 +15,25 @@ from shared_models.result import Output, OutputKind, RunResult
 INPUT_COMPONENTS = frozenset({"ChatInput", "TextInput", "Webhook"})
 
 
-def read_result(graph: Any, *, session: str | None = None, order: Mapping[str, int]) -> RunResult:
+def read_result(
+    graph: Any,
+    *,
+    session: str | None = None,
+    order: Mapping[str, int],
+    before: Mapping[str, Sequence[Output]] = MappingProxyType({}),
+) -> RunResult:
     """Every output of a finished graph in the file's ``order``, and the primary text.
+
+    ``before``: outputs by component of a run that waited, from before; they count where a component did not run again.
 
     Output components that were built count; where the flow has none, the components that feed no other. A branch that
     was not taken is absent, and an input component is never an output.
     """
-    outputs = [output for vertex in _chosen(graph, order) for output in _outputs(vertex, session)]
+    outputs = [
+        output
+        for vertex in _chosen(graph, order, before)
+        for output in (_outputs(vertex, session) if _ran(vertex) else before[vertex.id])
+    ]
     messages = (o.text for o in outputs if o.kind is OutputKind.MESSAGE and o.text is not None)
     text = next(messages, None)
     if text is None:
@@ -28,8 +41,15 @@ def read_result(graph: Any, *, session: str | None = None, order: Mapping[str, i
     return RunResult(text=text, outputs=outputs)
 
 
-def _chosen(graph: Any, order: Mapping[str, int]) -> list[Any]:
-    built = [v for v in graph.vertices if _ran(v) and v.data.get("type") not in INPUT_COMPONENTS]
+def read_ended(graph: Any, *, session: str | None) -> dict[str, list[Output]]:
+    """The outputs so far of a graph that pauses, by component: of those that may count at its end."""
+    ends = (v for v in graph.vertices if _ran(v) and (v.is_output or not graph.successor_map.get(v.id)))
+    return {vertex.id: list(_outputs(vertex, session)) for vertex in ends}
+
+
+def _chosen(graph: Any, order: Mapping[str, int], before: Mapping[str, Sequence[Output]]) -> list[Any]:
+    ran = [v for v in graph.vertices if _ran(v) or v.id in before]
+    built = [v for v in ran if v.data.get("type") not in INPUT_COMPONENTS]
     chosen = [v for v in built if v.is_output] or [v for v in built if not graph.successor_map.get(v.id)]
     return sorted(chosen, key=lambda vertex: order.get(vertex.id, len(order)))
 

@@ -6,8 +6,10 @@ import asyncio
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
+from lfx.graph.exceptions import GraphPausedException
 from lfx.processing.process import apply_tweaks
 from lfx.schema.dotdict import dotdict
 from lfx.services.variable.request_scope import (
@@ -33,7 +35,7 @@ from runtime.engine.memory import ChatOverlay
 from runtime.engine.observe import Observer
 from runtime.engine.oldchat import make_blocking
 from runtime.engine.outputs import read_result
-from runtime.engine.services import NoCheckpoints
+from runtime.engine.pauses import Checkpoints, Saved, paused, read_saved, resumed, watch
 from runtime.engine.state import CURRENT, ROOTS, RunState
 from runtime.engine.streaming import set_streaming
 from runtime.engine.success import check_success
@@ -59,8 +61,13 @@ async def run_flow(
     emit: Emit,
     *,
     siblings: Mapping[str, FlowSource],
+    saved: Saved | None = None,
+    loading: asyncio.Lock,
 ) -> RunOutput:
-    """Run ``template`` once for ``request``. Raises a Fault; nothing of the run outlives it."""
+    """Run ``template`` once for ``request``. Raises a Fault or RunPaused; nothing else of the run outlives it.
+
+    ``saved`` is what ``request.resume`` holds of a run that waited. ``loading`` is held while components are made anew.
+    """
     inputs = read_inputs(template.export, request)
     fields = read_tweaks(template.export, inputs.tweaks, request.tweaks_allowed, is_protected_tweak_field)
     for component, files in event_files(template.export, inputs, template.source.files_dir, template.roots).items():
@@ -80,24 +87,38 @@ async def run_flow(
         chat=ChatOverlay(history, loop, session=inputs.session),
         variables=variables,
         siblings=siblings,
+        checkpoints=Checkpoints(),
         observer=Observer(
             emit, masker([value for value in (*variables.values(), *template.secrets) if value != preflight.NO_KEY])
         ),
     )
-    return await _Run(template, request, inputs, fields, state).execute()
+    if saved is not None:
+        state.chat.restore(saved.chat)
+        state.checkpoints.blobs.update(saved.blobs)
+    return await _Run(template, request, inputs, fields, state, saved=saved, loading=loading).execute()
 
 
 class _Run:
     """The steps of a run whose inputs are known."""
 
     def __init__(
-        self, template: Template, request: RunRequest, inputs: RunInput, fields: Fields, state: RunState
+        self,
+        template: Template,
+        request: RunRequest,
+        inputs: RunInput,
+        fields: Fields,
+        state: RunState,
+        *,
+        saved: Saved | None,
+        loading: asyncio.Lock,
     ) -> None:
         self.template = template
         self.request = request
         self.inputs = inputs
         self.fields = fields
         self.state = state
+        self.saved = saved
+        self.loading = loading
         self.mask = state.observer.mask
         # A streamed run needs a session to send its messages to; one of its own is never remembered.
         self.session = inputs.session or (request.event_id if request.stream else None)
@@ -109,10 +130,24 @@ class _Run:
             try:
                 graph = await self._graph()
                 await self._arun(graph)
-                result = read_result(graph, session=self.inputs.session, order=self.template.export.order)
-                check_success(graph, result, mask=self.mask)
+                result = read_result(
+                    graph,
+                    session=self.inputs.session,
+                    order=self.template.export.order,
+                    before=self.saved.outputs if self.saved else {},
+                )
+                check_success(result, mask=self.mask)
             except Fault:
                 raise
+            except GraphPausedException as pause:
+                export = self.template.export
+                raise paused(
+                    graph,
+                    self.state,
+                    version=self.template.version,
+                    flow={"id": export.flow_id, "name": export.name},
+                    session=self.inputs.session,
+                ) from pause
             except Exception as error:
                 raise classify(error, self._circumstances()) from error
             finally:
@@ -131,15 +166,19 @@ class _Run:
         template = self.template
         if self.inputs.session and template.remembers:
             await self.state.chat.ensure(self.inputs.session)
-        graph = template.copy(user_id=user_id(self.request.tenant_id), edit=self._edit)
+        if self.saved is not None and self.request.resume is not None:
+            async with self.loading:
+                graph = await asyncio.to_thread(resumed, self.saved, self.request.resume)
+        else:
+            graph = template.copy(user_id=user_id(self.request.tenant_id), edit=self._edit)
         for vertex_id, text in self.inputs.texts.items():
             _give(graph.get_vertex(vertex_id), "input_value", text)
         for vertex_id, body in self.inputs.webhooks.items():
             _give(graph.get_vertex(vertex_id), "data", body)
         for vertex_id, kind in template.old_chat.items():
             make_blocking(graph.get_vertex(vertex_id).custom_component, kind, self.state.loop)
-        # With it, a component that pauses the run raises; without it, both branches run with empty texts.
-        graph.checkpointing_enabled, graph.checkpoint_store = True, NoCheckpoints()
+        # Without it, both branches of a component that pauses would run, with empty texts.
+        watch(graph, self.state)
         graph.persist_messages = bool(self.inputs.session)
         bind_graph(graph, self.state)
         return graph
@@ -164,6 +203,8 @@ class _Run:
             fallback_to_env_vars=False,
             event_manager=self.state.observer.events() if self.request.stream else None,
         )
+        # What asks in the last layer is not heard by the graph itself.
+        await graph.check_and_handle_pause()
 
     def _circumstances(self) -> Circumstances:
         component_id, name = self.state.observer.failed or (None, None)
@@ -179,6 +220,17 @@ class _Run:
             brought_files=bool(self.inputs.files or self.fields),
             mask=self.mask,
         )
+
+
+def began_with(template: Template, request: RunRequest) -> tuple[Saved | None, FlowSource | None]:
+    """What was kept of a run that waited, and the flow that it began with where that is not ``template``."""
+    if request.resume is None:
+        return None, None
+    saved = read_saved(request.resume.state)
+    if saved.version == template.version:
+        return saved, None
+    export = {**saved.flow, "data": saved.checkpoint.flow_payload}
+    return saved, replace(template.source, version=saved.version, export=export, upgrade=False)
 
 
 async def _load(providers: frozenset[str]) -> None:

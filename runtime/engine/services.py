@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import structlog
-from lfx.graph.checkpoint.store import CheckpointStore, set_default_checkpoint_store
+from lfx.graph.checkpoint.store import set_default_checkpoint_store
 from lfx.log.logger import logger as lfx_logger
 from lfx.services.deps import get_service
 from lfx.services.manager import get_service_manager
 from lfx.services.schema import ServiceType
 from lfx.services.variable.service import VariableService
+
+from runtime.engine.pauses import RunStore
 
 
 def set_services() -> None:
@@ -22,33 +23,7 @@ def set_services() -> None:
         manager.register_service_class(ServiceType.VARIABLE_SERVICE, VariableService, override=True)
     get_service(ServiceType.VARIABLE_SERVICE)
     get_service(ServiceType.EXECUTOR_SERVICE)  # its first look-up imports plug-ins
-    set_default_checkpoint_store(NoCheckpoints())
-
-
-class NoCheckpoints(CheckpointStore):  # type: ignore[misc]
-    """Keeps nothing: a paused run is an error here. The engine's default would keep each one in memory."""
-
-    async def save(self, checkpoint: Any) -> None:
-        """Keep nothing."""
-
-    async def load(self, checkpoint_id: str) -> None:
-        """Nothing."""
-
-    async def delete(self, checkpoint_id: str) -> None:
-        """Nothing to delete."""
-
-    async def load_by_run_id(self, run_id: str) -> None:
-        """Nothing."""
-
-    async def list_by_session(self, session_id: str) -> list[Any]:
-        """Nothing."""
-        return []
-
-    async def save_blob(self, job_id: str, kind: str, blob: str) -> None:
-        """Keep nothing."""
-
-    async def load_blob(self, job_id: str, kind: str) -> None:
-        """Nothing."""
+    set_default_checkpoint_store(RunStore())  # agents look it up there
 
 
 async def load_templates_if_restricted() -> None:

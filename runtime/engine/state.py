@@ -26,6 +26,8 @@ class RunState:
     chat: ChatOverlay
     variables: Mapping[str, str] = field(default_factory=dict)
     siblings: Mapping[str, FlowSource] = field(default_factory=dict)
+    checkpoints: Any = None
+    """What is kept of the run while it waits for a person (``pauses.Checkpoints``)."""
     observer: Any = None
     """The run's Observer, for the flows that this one runs."""
     environ: dict[str, str | None] = field(default_factory=dict)
@@ -33,5 +35,7 @@ class RunState:
 
 
 CURRENT: ContextVar[RunState | None] = ContextVar("headrace_run", default=None)
+VERTEX: ContextVar[str] = ContextVar("headrace_component", default="")
+"""The id of the component that is being built."""
 ROOTS: ContextVar[tuple[Path, ...]] = ContextVar("headrace_file_roots", default=())
 """Directories that components may read from beside the engine's own, at load and in runs."""

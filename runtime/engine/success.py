@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from runtime.engine.faults import MAX_MESSAGE, shorten
 from runtime.engine.inputs import event_fault
@@ -12,14 +11,8 @@ from shared_models.dead_letter import ErrorInfo
 from shared_models.result import OutputKind, RunResult
 
 
-def check_success(graph: Any, result: RunResult, *, mask: Callable[[str], str]) -> None:
-    """Raise EventFault for a paused run and one without output, RunFailed for an error text in an answer's place."""
-    if graph.pause_requested:
-        raise event_fault(
-            "flow_paused",
-            "the flow paused to ask a person (Human Input or a tool's approval); "
-            "pausing is not supported yet, so the event cannot be processed",
-        )
+def check_success(result: RunResult, *, mask: Callable[[str], str]) -> None:
+    """Raise EventFault for a run without output, RunFailed for an error text in an answer's place."""
     error = next((output for output in result.outputs if output.kind is OutputKind.ERROR), None)
     if error is not None:
         raise RunFailed(

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from runtime.broker.client import Broker
-from runtime.engine.base import Engine, RunOutput, RunRequest
+from runtime.engine.base import Engine, Resume, RunOutput, RunRequest
 from runtime.errors import RunFailed, RunTimeout
 from runtime.worker import publications, variables
 from runtime.worker.board import boot_time
@@ -49,9 +49,9 @@ class Execution:
         self._clock = clock
         self._environ = environ
 
-    async def run(self, work: Work) -> RunOutput:
-        """One attempt. Raises Aborted, RunTimeout, and whatever the run raises."""
-        request = self._request(work)
+    async def run(self, work: Work, resume: Resume | None = None) -> RunOutput:
+        """One attempt. Raises Aborted, RunTimeout, and whatever the run raises. ``resume``: of a run that waited."""
+        request = self._request(work, resume)
         history = _History(self._broker, work.flight.lane, request.tenant_id)
         mark = RunMark(work.claim.token, boot_time() + work.active.route.spec.timeout)
         context = contextvars.copy_context()
@@ -89,7 +89,7 @@ class Execution:
             raise _timed_out(work) from error
         return run.result()
 
-    def _request(self, work: Work) -> RunRequest:
+    def _request(self, work: Work, resume: Resume | None) -> RunRequest:
         route, flow, envelope = work.active.route, work.active.flow, work.envelope
         assert envelope is not None  # noqa: S101  there is one where there is no poison
         spec, scope = route.spec, None
@@ -110,6 +110,7 @@ class Execution:
             tweaks_allowed=_tweaks(spec.tweaks),
             attempt=work.attempts,
             without=spec.engine.accelerators.off,
+            resume=resume,
         )
 
 

@@ -19,7 +19,7 @@ import structlog
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Delivery, Grant, Verdict
 from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released
-from runtime.engine.base import Engine
+from runtime.engine.base import Engine, RunPaused
 from runtime.settings import Settings
 from runtime.worker import publications
 from runtime.worker.admission import Admission
@@ -29,6 +29,7 @@ from runtime.worker.intake import Intake
 from runtime.worker.lanes import ActiveRoute
 from runtime.worker.lease import Lease
 from runtime.worker.loop_clock import LoopClock
+from runtime.worker.resumption import Resumption
 from runtime.worker.retry import decide, describe
 from runtime.worker.settler import Settler, code_of, message_of
 from runtime.worker.work import Work
@@ -65,6 +66,7 @@ class Processor:
             new_token=self._intake.new_token,
             ask_alone=ask_alone,
         )
+        self._resumption = Resumption(broker, self._settler, settings)
         self._execution = Execution(broker, engine, clock, environ=environ)
         self._draw = random.Random()  # noqa: S311  jitter, not a secret
 
@@ -88,13 +90,16 @@ class Processor:
         try:
             if work.poison is not None:
                 raise work.poison
-            output = await self._execution.run(work)
+            resume = await self._resumption.of(work, grant)
+            output = await self._execution.run(work, resume)
             result = output.result
             assert work.envelope is not None  # noqa: S101  there is one where there is no poison
             published = publications.completed(route, work.envelope, result, _now(), read=work.flight.lane.read)
             return Completed(result, published, output.chat)
         except Aborted as aborted:
             return None if aborted.why is Abort.LOST else Released()
+        except RunPaused as paused:
+            return self._resumption.suspended(work, paused)
         except Exception as error:  # noqa: BLE001  the one place where an exception becomes an outcome
             outcome = decide(error, attempts=work.attempts, policy=route.spec.retry, draw=self._draw)
             if result is not None:  # paid for: kept, though it could not be published, and not paid for again

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import structlog
 
-from runtime.broker.outcome import Completed, DeadLettered, Outcome
+from runtime.broker.outcome import Completed, DeadLettered, Outcome, Suspended
 from runtime.errors import BrokerError, OutcomeTooLarge, PublishRefused
 from runtime.worker import publications
 from runtime.worker.work import Work
@@ -35,8 +35,10 @@ def as_refusal(work: Work, problem: Exception) -> HeadraceError:
     return BrokerError(f"the outcome cannot be written: {problem!r}")
 
 
-def less(work: Work, outcome: Completed | DeadLettered, refused: HeadraceError) -> DeadLettered | None:
+def less(work: Work, outcome: Completed | Suspended | DeadLettered, refused: HeadraceError) -> DeadLettered | None:
     """What Redis may take where it refuses an outcome for good; None: nothing less tells of the event."""
+    if isinstance(outcome, Suspended):
+        return dead(work, refused, None)
     if isinstance(outcome, Completed):
         return dead(work, refused, None if isinstance(refused, OutcomeTooLarge) else outcome.result)
     if outcome.publications:

@@ -13,7 +13,7 @@ import structlog
 
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Delivery, Grant
-from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried, RunMeta, Settled
+from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried, RunMeta, Settled, Suspended
 from runtime.broker.settlement import OutcomeRefused
 from runtime.errors import OutcomeTooLarge
 from runtime.settings import Settings
@@ -105,10 +105,11 @@ class Settler:
                 elif (less := refusals.less(work, outcome, error)) is not None:
                     if isinstance(error, OutcomeTooLarge):
                         whole = less
-                    elif less.result is not outcome.result:
+                    elif less.result is not getattr(outcome, "result", None):
                         await backoff(work, "settle", error, tries)  # a result is not given up within a moment
                     outcome = less
                 else:
+                    assert not isinstance(outcome, Suspended)  # noqa: S101  there is less than that
                     return await self._hold(work, whole, outcome, error, kept=kept)
                 continue
             if settled is Settled.ENTRY_GONE:
@@ -212,6 +213,8 @@ class Settler:
         lane = work.flight.lane
         if isinstance(outcome, Retried | Released) and settled is Settled.DONE:
             lane.look_at(time.monotonic() + outcome.delay)
+        if isinstance(outcome, Suspended):
+            lane.look_at(time.monotonic() + outcome.wait)
         if work.delivery.probe:
             await self._probed(lane, outcome)
 

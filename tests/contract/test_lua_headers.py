@@ -18,7 +18,7 @@ NAMES = [path.stem for path in SCRIPTS]
 
 # Refused whole when the server is out of memory (PROTOCOL 3): they take new work in. All others free memory or keep
 # workers alive.
-NO_FLAG = {"admit", "publish", "begin", "requeue"}
+NO_FLAG = {"admit", "publish", "begin", "requeue", "resume"}
 READ_ONLY = {"count"}
 
 
@@ -31,7 +31,8 @@ def parts(name: str) -> tuple[list[str], str]:
 
 def test_every_script_of_the_protocol_is_there() -> None:
     protocol = (
-        "renew publish fetch begin complete stage retry release dead_letter unstarted sweep leave audit cancel requeue"
+        "renew publish fetch begin complete stage retry release dead_letter unstarted sweep leave audit cancel requeue "
+        "suspend resume"
     )
     assert set(protocol.split()) <= set(NAMES)
 

@@ -16,13 +16,23 @@ from runtime.broker.delivery import Delivery, Fetched, Grant
 from runtime.broker.gate import Claim
 from runtime.broker.keys import RouteKeys
 from runtime.broker.leases import LeaseState
-from runtime.broker.outcome import Completed, DeadLettered, Outcome, Publication, Released, Retried, RunMeta, Settled
+from runtime.broker.outcome import (
+    Completed,
+    DeadLettered,
+    Outcome,
+    Publication,
+    Released,
+    Retried,
+    RunMeta,
+    Settled,
+    Suspended,
+)
 from runtime.broker.publisher import DEDUP, Fields, PublishedEntry, PublishRequest
 from runtime.broker.reader import FetchRequest
 from runtime.errors import BrokerError
 from shared_models.chat import ChatCommit
 from shared_models.dead_letter import ErrorInfo
-from shared_models.result import RunRecord, RunResult
+from shared_models.result import Pause, PauseOption, RunRecord, RunResult
 
 STREAM = "flows:a"
 KEYS = RouteKeys(STREAM, "headrace")
@@ -128,6 +138,9 @@ class Hand:
     async def release(self, attempt: Try, delay: float = 0.0) -> Settled:
         return await self.settle(attempt, Released(None, delay))
 
+    async def suspend(self, attempt: Try, request: str = "q:1", wait: float = 100.0) -> Settled:
+        return await self.settle(attempt, Suspended(question(request), b"checkpoint of " + request.encode(), wait))
+
     async def bury(self, attempt: Try) -> Settled:
         return await self.settle(attempt, DeadLettered(ERROR))
 
@@ -138,6 +151,14 @@ class Hand:
     async def expire(self) -> None:
         """Let the lease be over."""
         await raw(self.broker, "ZADD", self.keys.leases, await now(self.broker) - 1, self.name)
+
+
+def question(request: str = "q:1", fallback: str | None = None) -> Pause:
+    """What a run may ask."""
+    options = [PauseOption(action_id=action, label=action.title()) for action in ("approve", "reject")]
+    return Pause(
+        request_id=request, prompt="May I?", options=options, allowed=[o.action_id for o in options], fallback=fallback
+    )
 
 
 async def raw(broker: Broker, *command: str | bytes | int | float) -> Any:

@@ -26,7 +26,8 @@
 -- ARGV[13] 1: nothing else runs in this process, so that an entry may that is suspected of killing its worker
 -- ARGV[14...] names and values for the run record
 -- Returns
---   {1, attempts} run
+--   {1, attempts, pause, decision} run; where it waited for a person, from its checkpoint: the request's id, and the
+--     decision (JSON), empty if the time was up
 --   {2, attempts} the attempts are used up by deaths: dead-letter it, do not run
 --   {3, attempts, event, entry} an outcome is staged: publish that one, under these ids
 --   {4, status, event} dropped: the event has ended, or is a duplicate of that event, which has
@@ -109,12 +110,12 @@ end
 -- The order of these three is proven: lease, token, pending list.
 if not alive(me) then return {-1} end
 local h = redis.call('HMGET', gate, 'state', 'token', 'entry', 'worker', 'attempts', 'event', 'due', 'cancel', 'ended',
-  'over', 'suspect')
+  'over', 'suspect', 'pause', 'decision')
 local state, holder, first, attempts = h[1], h[4], h[6], tonumber(h[5] or 0)
 local same, mine, over = h[3] == id, h[6] == event, h[10] == '1'
 if (state == 'running' or state == 'staged') and h[2] == token then
   if state == 'staged' then return {3, attempts, first, h[3]} end
-  return {over and 2 or 1, attempts}
+  return {over and 2 or 1, attempts, h[12] or '', h[13] or ''}
 end
 local p = redis.pcall('XPENDING', stream, group, id, id, 1)
 if p.err then
@@ -152,11 +153,13 @@ if state == 'running' or state == 'staged' then
     end
     fresh = true
   end
-elseif state == 'delayed' or state == 'queued' then
-  if same and mine then
+elseif state == 'delayed' or state == 'queued' or state == 'waiting' then
+  -- What waits for a person waits on in an entry that was sent again in place of a deleted one.
+  if mine and (same or (state == 'waiting' and not exists(h[3]))) then
+    redis.call('HSET', gate, 'entry', id)
     if h[7] and tonumber(h[7]) > now then return later(tonumber(h[7])) end
   elseif not same and exists(h[3]) then
-    return later()
+    return later(state == 'waiting' and now + 60000)
   else
     fresh = not mine
   end
@@ -178,6 +181,7 @@ end
 if not fresh and mine and h[8] == '1' and state ~= 'staged' then
   drop()
   redis.call('HSET', gate, 'state', 'cancelled', 'ended', now)
+  redis.call('HDEL', gate, 'checkpoint')
   redis.call('PEXPIRE', gate, ttl)
   record('status', 'cancelled', 'ended_at', now)
   tell('cancelled', {attempt = attempts})
@@ -193,6 +197,7 @@ end
 local suspect = h[11] == '1'
 if fresh then
   attempts, over, suspect = 0, false, false
+  h[12], h[13] = false, false
 elseif state == 'running' and not over then
   -- Its holder died. The first death is free, since it may be another's doing: the event is suspected, and runs alone
   -- until it ends, also when an attempt fails in between. A death while alone is its own and stays charged, as a failure
@@ -222,7 +227,7 @@ end
 if not over then attempts = attempts + 1 end
 if fresh then
   redis.call('HINCRBY', gate, 'gen', 1)
-  redis.call('HDEL', gate, 'cancel', 'ended', 'dl', 'outcome', 'staged_at')
+  redis.call('HDEL', gate, 'cancel', 'ended', 'dl', 'outcome', 'staged_at', 'pause', 'decision', 'checkpoint')
   redis.call('HSET', gate, 'first', now)
   redis.call('HDEL', run, 'ended_at', 'duplicate_of', 'last_error', 'result', 'published', 'dead_letter',
     'dead_letter_id', 'feed')
@@ -234,8 +239,8 @@ redis.call('HSET', gate, 'state', 'running', 'event', event, 'entry', id, 'token
 -- entry somebody deleted.
 redis.call('PEXPIRE', gate, 2592000000)
 redis.call('ZREM', due, id)
-redis.call('HDEL', run, 'due_at')
+redis.call('HDEL', run, 'due_at', 'pause')
 record('status', 'running', 'attempts', attempts, 'started_at', now, 'worker', me)
 redis.call('ZADD', runs, now, event)
 tell('started', {attempt = attempts, worker = me})
-return {over and 2 or 1, attempts}
+return {over and 2 or 1, attempts, h[12] or '', h[13] or ''}

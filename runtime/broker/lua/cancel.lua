@@ -61,15 +61,16 @@ if mine and (h[1] == 'running' or h[1] == 'staged') then
   redis.call('HSET', gate, 'cancel', '1')
   return {2}
 end
-if mine and h[1] ~= 'delayed' and h[1] ~= 'queued' then return {3} end
+if mine and h[1] ~= 'delayed' and h[1] ~= 'queued' and h[1] ~= 'waiting' then return {3} end
 if mine then
   -- An unread entry stays: deleting it would leave Redis without the group's lag. Begin drops it.
   local p = redis.pcall('XPENDING', stream, group, id, id, 1)
   if not p.err and p[1] then drop() end
   redis.call('HSET', gate, 'state', 'cancelled', 'ended', now)
+  redis.call('HDEL', gate, 'checkpoint')
   redis.call('PEXPIRE', gate, ttl)
 end
-redis.call('HDEL', run, 'due_at')
+redis.call('HDEL', run, 'due_at', 'pause')
 redis.call('HSET', run, 'event_id', event, 'status', 'cancelled', 'ended_at', now)
 redis.call('PEXPIRE', run, keep)
 redis.call('XADD', feed, 'MAXLEN', '~', 1000, '*', 'type', 'cancelled', 'at', now, 'data', '{}')

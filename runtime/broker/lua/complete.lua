@@ -138,7 +138,7 @@ for i = 6 + sessions, #KEYS do
   a = a + 3 + count
 end
 redis.call('HSET', gate, 'state', 'completed', 'event', event, 'entry', id, 'ended', now)
-redis.call('HDEL', gate, 'due', 'cancel', 'outcome')
+redis.call('HDEL', gate, 'due', 'cancel', 'outcome', 'checkpoint')
 remember('completed')
 redis.call('PEXPIRE', gate, ttl)
 redis.call('HDEL', run, 'due_at', 'last_error', 'dead_letter', 'dead_letter_id')

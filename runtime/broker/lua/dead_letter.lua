@@ -130,7 +130,7 @@ if not cancelled then
 end
 redis.call('HSET', gate, 'state', cancelled and 'cancelled' or 'dead', 'event', event, 'entry', id, 'ended', now,
   'dl', dead)
-redis.call('HDEL', gate, 'due', 'cancel', 'outcome')
+redis.call('HDEL', gate, 'due', 'cancel', 'outcome', 'checkpoint')
 remember(status)
 redis.call('PEXPIRE', gate, ttl)
 redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'status', status, 'ended_at', now, 'last_error', problem)

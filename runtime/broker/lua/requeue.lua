@@ -46,7 +46,8 @@ redis.call('SET', pub, id, 'XX', 'KEEPTTL')
 local state = redis.call('HGET', gate, 'state')
 if not state or state == 'dead' then
   redis.call('HINCRBY', gate, 'gen', 1)
-  redis.call('HDEL', gate, 'dl', 'due', 'cancel', 'ended', 'outcome', 'suspect')
+  redis.call('HDEL', gate, 'dl', 'due', 'cancel', 'ended', 'outcome', 'suspect', 'pause', 'decision',
+    'checkpoint')
   redis.call('HSET', gate, 'state', 'queued', 'event', event, 'entry', id, 'attempts', 0, 'over', '0', 'first', now)
   redis.call('PEXPIRE', gate, 2592000000)
 end

@@ -96,7 +96,7 @@ if redis.call('HGET', gate, 'cancel') == '1' then
   status, kind, data = 'cancelled', 'cancelled', {error = problem}
   drop()
   redis.call('HSET', gate, 'state', 'cancelled', 'event', event, 'entry', id, 'ended', now)
-  redis.call('HDEL', gate, 'cancel', 'due')
+  redis.call('HDEL', gate, 'cancel', 'due', 'checkpoint')
   redis.call('PEXPIRE', gate, ttl)
   redis.call('HDEL', run, 'due_at')
   redis.call('HSET', run, 'ended_at', now)
