@@ -330,3 +330,53 @@ def runs_flow(target: Flow, *, by: str = "id", name: str = "The parent") -> Flow
     flow.connect(chat_in, "message", runs, "ChatInput-in~input_value")
     flow.connect(runs, "ChatOutput-out~message", out, "input_value")
     return flow
+
+
+def asks(*, name: str = "Asks a person", fallback: bool = False) -> Flow:
+    """ChatInput to a Human Input to a Chat Output for each branch, which a component marks with the branch's name."""
+    flow = Flow(name)
+    chat_in = flow.add("ChatInput", "ChatInput-in")
+    ask(flow, "ask", chat_in, "message", fallback=fallback)
+    return flow
+
+
+def ask(flow: Flow, name: str, source: str, output: str, *, fallback: bool = False) -> None:
+    """Put a Human Input into a flow, and a Chat Output behind each branch: ``approve: what it was asked``."""
+    timeout = Field(value={"value": 1, "unit": "Minutes"}, show=fallback)  # hidden, the engine takes its default
+    human = flow.add("HumanInput", f"HumanInput-{name}", enable_fallback=fallback, timeout=timeout)
+    node = flow.node(human)["node"]
+    if fallback:
+        node["outputs"].append({**node["outputs"][0], "name": "branch_fallback", "display_name": "Fallback"})
+    flow.connect(source, output, human, "prompt")
+    for branch in ("approve", "reject", *(["fallback"] if fallback else [])):
+        body = f"def work(self) -> Message:\n    return Message(text='{branch}: ' + self.text)"
+        said = flow.custom(component(body, name=f"Say{branch.title()}"), f"Custom-{name}-{branch}")
+        out = flow.add("ChatOutput", f"ChatOutput-{name}-{branch}")
+        flow.connect(human, f"branch_{branch}", said, "text")
+        flow.connect(said, "out", out, "input_value")
+
+
+def careful_agent(*actions: str, name: str = "Careful agent") -> Flow:
+    """An agent whose calculator needs a person's approval."""
+    flow = agent("CalculatorComponent", name=name)
+    approve(flow, "CalculatorComponent-tool0", "evaluate_expression", *actions)
+    return flow
+
+
+def approve(flow: Flow, tool: str, call: str, *actions: str) -> None:
+    """Have a tool wait for a person's approval, as the UI sets it."""
+    row = {
+        "name": call,
+        "description": "Calculates.",
+        "display_description": "Calculates.",
+        "tags": [call],
+        "status": True,
+        "approval_actions": list(actions or ("approve", "reject", "edit")),
+    }
+    flow.template(tool)["tools_metadata"] = {
+        "_input_type": "ToolsInput",
+        "name": "tools_metadata",
+        "type": "tools",
+        "show": True,
+        "value": [row],
+    }

@@ -196,22 +196,3 @@ async def test_an_input_alone_is_no_output(run: Runner) -> None:
     with pytest.raises(EventFault) as caught:
         await run(flow, "hi")
     assert caught.value.info.code == "no_output"
-
-
-async def test_a24_a_flow_that_pauses_is_an_error_never_success(run: Runner) -> None:
-    flow = flows.Flow("Asks a person")
-    chat_in = flow.add("ChatInput", "ChatInput-in")
-    asks = flow.add("HumanInput", "HumanInput-ask")
-    yes = flow.add("ChatOutput", "ChatOutput-yes")
-    flow.connect(chat_in, "message", asks, "prompt")
-    flow.connect(asks, "branch_approve", yes, "input_value")
-    with pytest.raises(EventFault, match="pausing is not supported yet") as caught:
-        await run(flow, "may I?")
-    assert caught.value.info.code == "flow_paused"
-
-
-async def test_a24_a_pause_at_the_very_end_is_an_error_too(run: Runner) -> None:
-    body = "def work(self) -> Message:\n    self.graph.request_pause()\n    return Message(text='')"
-    with pytest.raises(EventFault) as caught:
-        await run(flows.through(body, output=None), "may I?")
-    assert caught.value.info.code == "flow_paused"
