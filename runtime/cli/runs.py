@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = group("What became of events.")
 
-STATUSES = ("queued", "running", "delayed", "completed", "dead_lettered", "cancelled")
+STATUSES = ("queued", "running", "delayed", "waiting", "completed", "dead_lettered", "cancelled")
 
 
 @app.command("show")
@@ -66,6 +66,73 @@ def list_(
     )
 
 
+@app.command("resume")
+def resume(
+    *,
+    event_id: Annotated[str, typer.Argument(metavar="ID", help="The event id.", show_default=False)],
+    decision: Annotated[
+        str, typer.Option("--decision", "-d", metavar="ACTION", help="One of the run's options.", show_default=False)
+    ],
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--value", metavar="NAME=VALUE", help="What the action takes; JSON, or else text. Repeatable."),
+    ] = None,
+    request: Annotated[
+        str | None, typer.Option("--request", metavar="ID", help="The question; default: the one that is asked now.")
+    ] = None,
+    route: RouteOption = None,
+    flows: Flows = None,
+    redis_url: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide what a run asks that waits for a person, and let it go on."""
+    record = wait_for(_resume(event_id, decision, _values(values or []), request, route, flows, redis_url))
+    if as_json:
+        say_json(record)
+    else:
+        say(f"{record.event_id} goes on with {decision!r}")
+
+
+def _values(pairs: list[str]) -> dict[str, Any]:
+    import json
+
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"--value takes NAME=VALUE, not {pair!r}")
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values
+
+
+async def _resume(  # noqa: PLR0917  one for each option
+    event_id: str,
+    action: str,
+    values: dict[str, Any],
+    request: str | None,
+    route: str | None,
+    flows: Path | None,
+    redis_url: str | None,
+) -> RunRecord:
+    from runtime.cli.connection import connected, read_settings
+    from runtime.cli.directory import Directory, keys_of
+    from runtime.errors import RouteNotFound
+    from shared_models.result import Decision
+
+    settings = read_settings()
+    async with connected(redis_url, settings) as broker:
+        directory = await Directory.load(broker, flows or settings.flows)
+        for chosen in directory.chosen(route):
+            keys = keys_of(chosen)
+            if await broker.runs.get(keys, event_id) is not None:
+                decision = Decision(action_id=action, values=values)
+                return await broker.pauses.resume(keys, event_id, decision, request_id=request)
+        raise RouteNotFound(_unknown(event_id, directory))
+
+
 async def _find(event_id: str, route: str | None, flows: Path | None, redis_url: str | None) -> RunRecord:
     from runtime.cli.connection import connected, read_settings
     from runtime.cli.directory import Directory, keys_of
@@ -109,12 +176,16 @@ def _time(record: RunRecord) -> int:
 def _gist(record: RunRecord) -> str:
     from runtime.cli.results import text_of
 
+    if record.pause:
+        return f"asks: {record.pause.prompt}"
     if record.dead_letter:
         return f"{record.dead_letter.code}: {record.dead_letter.reason}"
     return text_of(record) if record.result else record.last_error or ""
 
 
 def _print(record: RunRecord) -> None:
+    import json
+
     from runtime.cli.results import text_of
 
     rows = [
@@ -139,6 +210,12 @@ def _print(record: RunRecord) -> None:
     for name, value in rows:
         if value not in (None, ""):
             say(f"{name + ':':<14}{value}")
+    if pause := record.pause:
+        say(f"{'asks:':<14}{pause.prompt}")
+        for call in pause.calls:
+            say(f"{'call:':<14}{json.dumps(call, ensure_ascii=False)}")
+        say(f"{'options:':<14}{', '.join(pause.allowed)}")
+        note(f"Decide with: headrace runs resume {record.event_id} --decision {pause.allowed[0]}")
     if letter := record.dead_letter:
         say(f"{'dead letter:':<14}{letter.code}: {letter.reason}")
         note(f"Look closer with: headrace dlq show {letter.id}" if letter.id else "Look closer with: headrace dlq list")
