@@ -22,7 +22,7 @@ from tests.support.servers import RedisServer, valkey_binary
 ASKS = RouteKeys("flows:asks", "headrace")
 CAREFUL = RouteKeys("flows:careful", "headrace")
 START = 180.0
-"""Seconds that a worker may take until it is ready: it imports the engine, twice in a test, beside whatever else runs."""
+"""Seconds that a worker may take until it is ready: it imports the engine, beside whatever else runs here."""
 
 
 async def asked(c: Client, keys: RouteKeys, event: str) -> RunRecord:
