@@ -50,7 +50,7 @@ class RouteEntry:
     version: str = ""
     ready: bool = True
     reason: str = ""
-    ingress: dict[str, Any] = field(default_factory=dict)
+    ingress: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
 # A fleet is of several versions during a deploy: what a newer one adds is ignored, what cannot be read is left out.

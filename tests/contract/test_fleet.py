@@ -29,6 +29,7 @@ async def test_routes(broker: Broker) -> None:
     found = await broker.fleet.routes()
     assert list(found) == ["a", "b"]
     assert found["b"] == entries[0]
+    assert len({*entries, *found.values()}) == 2  # commands keep them in sets
     await broker.fleet.forget("b")
     assert list(await broker.fleet.routes()) == ["a"]
 
