@@ -15,6 +15,9 @@ from runtime.broker.scripts import call, refuse
 MAX_DELIVERIES = 9
 """How often an entry may be lost with its worker before it counts as poison (twice three attempts, and three)."""
 
+SWEEP_PAGE = 80
+"""Entries that one call of the sweep moves: of a million pending ones, less than 5 ms of Redis' time."""
+
 AUDIT_PAGE = 500
 """Parked entries that one call of the audit looks at: about 2.5 ms of Redis' time."""
 
@@ -47,7 +50,7 @@ class Recovery:
         lease: float,
         gap: float,
         idle: float,
-        page: int = 100,
+        page: int = SWEEP_PAGE,
         max_deliveries: int = MAX_DELIVERIES,
     ) -> Swept:
         """Park a page of entries whose worker's lease has ended; times in seconds. Call again while moved == page.
@@ -64,12 +67,12 @@ class Recovery:
         ``blame``: the tokens whose attempts stay charged; None: all.
         """
         told = UNKNOWN if blame is None else f" {' '.join(blame)} "
-        moved, removed, poison, page = 0, 0, list[str](), 100
+        moved, removed, poison = 0, 0, list[str]()
         while True:
-            swept = await self._sweep(keys, page, 0, 0, 0, MAX_DELIVERIES, worker, told)
+            swept = await self._sweep(keys, SWEEP_PAGE, 0, 0, 0, MAX_DELIVERIES, worker, told)
             moved, removed = moved + swept.moved, removed + swept.removed
             poison += swept.poison
-            if swept.moved < page:
+            if swept.moved < SWEEP_PAGE:
                 return Swept(moved, removed, tuple(poison))
 
     async def adopt(self, keys: RouteKeys, *, worker: str, ids: Sequence[str]) -> list[Delivery]:

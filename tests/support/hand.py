@@ -204,7 +204,7 @@ async def make_due(broker: Broker, keys: RouteKeys = KEYS) -> None:
         await raw(broker, "HDEL", gate, "due")
 
 
-async def sweep(broker: Broker, keys: RouteKeys = KEYS, *, page: int = 100, max_deliveries: int = 9) -> Any:
+async def sweep(broker: Broker, keys: RouteKeys = KEYS, *, page: int = 80, max_deliveries: int = 9) -> Any:
     """A sweep with no grace left."""
     await raw(broker, "HSET", keys.obits, "#pulse", await now(broker), "#grace", 0)
     return await broker.recovery.sweep(keys, lease=LEASE, gap=5.0, idle=600.0, page=page, max_deliveries=max_deliveries)

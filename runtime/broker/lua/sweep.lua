@@ -51,15 +51,29 @@ for _, c in ipairs(consumers) do
   local name, pending, quiet = c[2], c[4], c[6]
   if name ~= '~parked' and (dead == '' or dead == name) and moved < page and gone(name, quiet) then
     local held = pending > 0 and redis.call('XPENDING', stream, group, '-', '+', page - moved, name) or {}
+    -- Many ids to a command: those that have been delivered as often, which are nearly all.
+    local alike, times = {}, {}
     for _, entry in ipairs(held) do
-      local id, deliveries = entry[1], entry[4] + 1
-      local claimed = redis.call('XCLAIM', stream, group, '~parked', 0, id, 'RETRYCOUNT', deliveries, 'JUSTID')
-      moved = moved + 1
-      if claimed[1] and deliveries > limit then
-        poison[#poison + 1] = id
-      elseif claimed[1] then
-        redis.call('ZADD', due, now, id)
+      local deliveries = entry[4] + 1
+      if not alike[deliveries] then
+        alike[deliveries] = {}
+        times[#times + 1] = deliveries
       end
+      table.insert(alike[deliveries], entry[1])
+    end
+    for _, deliveries in ipairs(times) do
+      local ids = alike[deliveries]
+      moved = moved + #ids
+      ids[#ids + 1], ids[#ids + 2], ids[#ids + 3] = 'RETRYCOUNT', deliveries, 'JUSTID'
+      local later = {}
+      for _, id in ipairs(redis.call('XCLAIM', stream, group, '~parked', 0, unpack(ids))) do
+        if deliveries > limit then
+          poison[#poison + 1] = id
+        else
+          later[#later + 1], later[#later + 2] = now, id
+        end
+      end
+      if #later > 0 then redis.call('ZADD', due, unpack(later)) end
     end
     -- In the same script as the last look: what were read in between would be thrown away with the consumer.
     if pending == #held then
