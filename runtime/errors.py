@@ -108,10 +108,10 @@ class DecisionError(BrokerError):
     code = "decision_refused"
 
 
-class RunUnknown(DecisionError):
+class RunNotFound(DecisionError):
     """No such run is known."""
 
-    code = "run_unknown"
+    code = "run_not_found"
 
 
 class NotWaiting(DecisionError):

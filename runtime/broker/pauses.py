@@ -9,7 +9,7 @@ from runtime.broker.keys import RouteKeys
 from runtime.broker.records import show, to_json
 from runtime.broker.runs import Runs
 from runtime.broker.scripts import call
-from runtime.errors import AlreadyDecided, DecisionError, DecisionInvalid, NotWaiting, PauseOver, RunUnknown
+from runtime.errors import AlreadyDecided, DecisionError, DecisionInvalid, NotWaiting, PauseOver, RunNotFound
 from shared_models.result import Decision, Pause, RunRecord
 
 
@@ -35,12 +35,12 @@ class Pauses:
         """Let a run go on with a decision; its record afterwards. Safe to repeat with the same decision.
 
         ``request_id``: the question that is answered, where a run may ask several; None: the one that it asks now.
-        Raises RunUnknown, NotWaiting (it waits for nothing, or for another request), AlreadyDecided, PauseOver,
+        Raises RunNotFound, NotWaiting (it waits for nothing, or for another request), AlreadyDecided, PauseOver,
         DecisionInvalid (not among the allowed actions), and BrokerUnavailable.
         """
         record = await self._runs.get(keys, event_id)
         if record is None:
-            raise RunUnknown(f"no run of event {event_id!r} is known")
+            raise RunNotFound(f"no run of event {event_id!r} is known")
         gate = keys.gate(record.idempotency_key or event_id)
         checked = record.pause is not None and request_id in (None, record.pause.request_id)
         if record.pause is not None and checked:
@@ -71,7 +71,7 @@ def _refusal(answer: _Answer, record: RunRecord, request_id: str) -> DecisionErr
     event = record.event_id
     match answer:
         case _Answer.UNKNOWN:
-            return RunUnknown(f"no run of event {event!r} is known")
+            return RunNotFound(f"no run of event {event!r} is known")
         case _Answer.DECIDED:
             return AlreadyDecided(f"another decision was taken for the run of event {event!r} before")
         case _Answer.OVER if request_id:

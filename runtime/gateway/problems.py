@@ -12,7 +12,16 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
-from runtime.errors import BrokerError, BrokerUnavailable, PublishRefused, RouteNotFound
+from runtime.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    DecisionError,
+    DecisionInvalid,
+    PauseOver,
+    PublishRefused,
+    RouteNotFound,
+    RunNotFound,
+)
 from runtime.telemetry import logs
 from shared_models.errors import ContractError, HeadraceError, PayloadTooLarge
 
@@ -29,6 +38,10 @@ _STATUS: tuple[tuple[type[HeadraceError], int], ...] = (
     (RouteNotFound, 404),
     (BrokerUnavailable, 503),
     (PublishRefused, 409),
+    (RunNotFound, 404),
+    (DecisionInvalid, 422),
+    (PauseOver, 410),
+    (DecisionError, 409),
     (BrokerError, 500),
 )
 """The first class that an error is of decides; what is of none is a fault of ours."""

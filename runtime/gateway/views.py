@@ -50,4 +50,6 @@ def run_json(record: RunRecord) -> dict[str, Any]:
     """A run as the API tells it."""
     url = status_url(record.event_id)
     links = {"self": url, "events": f"{url}/events", "cancel": f"{url}/cancel"}
+    if record.pause is not None:
+        links["resume"] = f"{url}/resume"
     return {**record.model_dump(mode="json", exclude_none=True), "links": links}

@@ -10,7 +10,7 @@ from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
 from runtime.broker.outcome import Settled
 from runtime.broker.runs import Cancelled
-from runtime.errors import AlreadyDecided, DecisionInvalid, NotWaiting, PauseOver, RunUnknown
+from runtime.errors import AlreadyDecided, DecisionInvalid, NotWaiting, PauseOver, RunNotFound
 from shared_models.result import Decision, RunEventType, RunStatus
 from tests.support.hand import (
     DEAD,
@@ -109,7 +109,7 @@ async def test_a_decision_is_taken_once_and_may_be_repeated(broker: Broker) -> N
 
 
 async def test_what_is_refused(broker: Broker) -> None:
-    with pytest.raises(RunUnknown):
+    with pytest.raises(RunNotFound):
         await broker.pauses.resume(KEYS, "nobody", YES)
     hand, _ = await waiting(broker)
     with pytest.raises(DecisionInvalid, match="approve, reject"):
