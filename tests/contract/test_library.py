@@ -18,7 +18,7 @@ OTHER = Path(sys.prefix) / "redis-8"
 
 SUITE = (
     "tests/unit/broker/test_address.py",
-    *(f"tests/contract/test_{name}.py" for name in ("connection", "batching", "fetch", "settle")),
+    *(f"tests/contract/test_{name}.py" for name in ("connection", "batching", "fetch")),
     "tests/acceptance/test_life_of_an_event.py::test_xadd_alone_produces_a_result_and_a_completed_run",
 )
 """All that is said over a connection: blocking reads, pipelines, scripts, errors; and a whole worker."""
@@ -37,6 +37,7 @@ def other() -> str:
     return found["redis"]
 
 
+@pytest.mark.timeout(240)
 def test_t39_the_suite_runs_on_redis_py_7_and_8(other: str) -> None:
     """This run has the one; here the same tests run on the other, against Valkey."""
     [needed] = [
@@ -51,5 +52,5 @@ def test_t39_the_suite_runs_on_redis_py_7_and_8(other: str) -> None:
     told = subprocess.run(used, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30, check=True)
     assert told.stdout.strip() == other
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-k", "not redis]", *SUITE]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=220, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
