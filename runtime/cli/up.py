@@ -40,7 +40,9 @@ def up(
     The Redis is --redis-url, HEADRACE_REDIS__URL or REDIS_URL if one of them is set.
     """
     from runtime.cli.connection import read_settings
+    from runtime.telemetry import outlet
 
+    outlet.guard()  # its terminal may close before it has drained
     settings = read_settings()
     settings = settings.model_copy(update={"flows": flows or settings.flows, "data": data or settings.data})
     whole = Whole(settings, engine=engine, demo=demo or exit_after_demo, stay=not exit_after_demo)
@@ -66,8 +68,11 @@ class Whole:
         from runtime.cli.connection import given_url
 
         self._stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+            loop.add_signal_handler(number, self._signalled)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+            loop.add_signal_handler(signal.SIGHUP, self._stop.set)
         try:
             url = given_url(redis_url, self._settings) or await self._start_valkey()
             return await self._serve(url)

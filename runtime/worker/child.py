@@ -7,7 +7,6 @@ import gc
 import os
 import random
 import resource
-import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -76,8 +75,6 @@ class Told:
 
 def main(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
     """Run a child to its end, right after the fork; its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor tells what to do
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     random.seed()
     gc.freeze()
     clock = LoopClock()

@@ -102,7 +102,8 @@ class Supervisor:
     async def run(self) -> int:
         """Until SIGTERM or SIGINT has drained every child. Returns the exit code."""
         loop = asyncio.get_running_loop()
-        for number in STOPS:
+        # Who is started with SIGHUP ignored (nohup) is to outlive its terminal.
+        for number in [n for n in STOPS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]:
             loop.add_signal_handler(number, self._signalled, number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         self._zygote.open()
@@ -141,7 +142,8 @@ class Supervisor:
         self._drain.set()
 
     def _signalled(self, number: int) -> None:
-        hurry = self._drain.is_set()
+        # A terminal that closes and its shell each send a SIGHUP: the second one is no second wish.
+        hurry = self._drain.is_set() and number != signal.SIGHUP
         log.info("worker.signalled", signal=signal.Signals(number).name, hurry=hurry)
         self._drain.set()
         for child in self._children:

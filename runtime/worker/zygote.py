@@ -21,8 +21,8 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
-STOPS = (signal.SIGTERM, signal.SIGINT)
-"""The signals that end a worker."""
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The signals that end a worker. SIGHUP, where its terminal closes: all of its processes get that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def run(
     ``preload`` is given what tells the supervisor which step it is at.
     """
     die_with_parent(signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)  # the supervisor tells what to do, and the children inherit this
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     wake, awake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(awake, warn_on_full_buffer=False)

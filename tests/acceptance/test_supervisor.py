@@ -258,14 +258,20 @@ async def test_a_worker_that_is_killed_while_it_drains_excuses_its_runs_only_if_
         assert bool(suspected) is not asked
 
 
-async def test_d11_t37_sigterm_during_runs_costs_no_attempt_and_leaves_no_consumer(server_url, flows, ledger):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["sigterm", "sighup"])
+async def test_d11_t37_sigterm_during_runs_costs_no_attempt_and_leaves_no_consumer(server_url, flows, ledger, number):
+    """SIGHUP comes to every process of it, twice, when its terminal closes."""
     async with client(server_url) as c:
         with worker_process(server_url, flows, ledger, processes=2, grace=1.0, concurrency=3) as worker:
             short = await c.send("flows:echo", {"input_value": "x", "sleep": 0.5})
             long = await c.send("flows:echo", {"input_value": "x", "sleep": 60})
             for event in (short, long):
                 await started(ledger, event)
-            assert worker.end() == 0
+            if number == signal.SIGHUP:
+                worker.kill_all(number)
+                worker.wait_for("worker.signalled")
+                worker.kill_all(number)
+            assert (worker.end() if number == signal.SIGTERM else worker.ended_with()) == 0
         assert (await c.run(KEYS, short)).attempts == 1
         record = await c.broker.runs.get(KEYS, long)
         assert record is not None
