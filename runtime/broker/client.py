@@ -8,6 +8,7 @@ from runtime.broker.chat import ChatStore
 from runtime.broker.connection import Connection
 from runtime.broker.dead_letters import DeadLetters
 from runtime.broker.door import Door
+from runtime.broker.feeds import Feeds
 from runtime.broker.fleet import Fleet
 from runtime.broker.gate import Gate
 from runtime.broker.leases import Leases
@@ -36,6 +37,7 @@ class Broker:
         self.dead_letters = DeadLetters(connection, retention)
         self.runs = Runs(connection, retention)
         self.pauses = Pauses(connection, self.runs)
+        self.feeds = Feeds(connection)
         self.publisher = Publisher(connection, retention)
         self.chat = ChatStore(connection)
         self.fleet = Fleet(connection)

@@ -73,6 +73,10 @@ class RouteKeys:
         """Zset: a tenant's events that may not have ended, to the time (ms) they were taken; where that is bounded."""
         return f"{self.prefix}open:{key_part(tenant)}"
 
+    def watched(self, event_id: str) -> str:
+        """String: somebody follows the event's run now."""
+        return f"{self.prefix}watch:{key_part(event_id)}"
+
     def chat(self, tenant: str | None, session: str) -> str:
         """List: the committed chat history of a session. No two pairs of tenant and session share a key."""
         # A colon in a tenant's name would let ("a:b", "c") read ("a", "b:c").

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import IntEnum
 
 from runtime.broker.connection import Connection
+from runtime.broker.feeds import folded, read_line
 from runtime.broker.keys import RouteKeys
-from runtime.broker.records import number, run_record, show, texts
+from runtime.broker.listing import ANY, Listing, RunFilter, RunPage
+from runtime.broker.records import run_record, show, texts
 from runtime.broker.scripts import call
 from runtime.errors import BrokerError
 from runtime.settings import RetentionSettings
-from shared_models.result import RunEvent, RunEventType, RunRecord, RunStatus
+from shared_models.result import RunEvent, RunRecord
 
 
 class Cancelled(IntEnum):
@@ -30,6 +31,7 @@ class Runs:
     def __init__(self, connection: Connection, retention: RetentionSettings) -> None:
         self._connection = connection
         self._retention = retention
+        self._listing = Listing(connection)
 
     async def get(self, keys: RouteKeys, event_id: str) -> RunRecord | None:
         """The record of an event's run on this route; a duplicate's has the result of the event it repeats."""
@@ -37,10 +39,21 @@ class Runs:
 
     async def find(self, keys: Sequence[RouteKeys], event_id: str) -> RunRecord | None:
         """The record of an event's run on the first of these routes that has one."""
-        for route, record in zip(keys, await self._records([(k, event_id) for k in keys]), strict=True):
+        for route, record in zip(keys, await self.records([(k, event_id) for k in keys]), strict=True):
             if record is not None:
-                return await self._answered(route, record)
+                return await self.answered(route, record)
         return None
+
+    async def page(
+        self,
+        keys: Sequence[RouteKeys],
+        wanted: RunFilter = ANY,
+        *,
+        count: int = 50,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """Up to ``count`` runs of these routes after the cursor, newest first. Raises EnvelopeInvalid."""
+        return await self._listing.page(keys, wanted, count, cursor)
 
     async def digest(self, keys: RouteKeys, event_id: str) -> str | None:
         """The digest of the request that brought an event; None where none is kept."""
@@ -55,21 +68,21 @@ class Runs:
         Those of a run that has ended are in its record, once the stream is gone.
         """
         feed = keys.feed(event_id)
-        found, folded = await self._connection.pipeline(
+        found, kept = await self._connection.pipeline(
             [("XRANGE", feed, f"({after}", "+", "COUNT", count), ("HGET", keys.run(event_id), "feed")]
         )
-        for reply in (found, folded):
+        for reply in (found, kept):
             if isinstance(reply, BrokerError):
                 raise reply
-        if not found and folded and (told := _folded(folded, after)):
+        if not found and kept and (told := folded(kept, after)):
             return told[:count]
         if not found and block is not None and block > 0:
             command = ("XREAD", "COUNT", count, "BLOCK", max(1, int(block * 1000)), "STREAMS", feed, after)
             async with self._connection.blocking(feed) as line:
                 reply = await line.send(*command, seconds=block)
             found = reply[0][1] if reply else []
-        events = (_event(line_id.decode(), texts(flat)) for line_id, flat in found)
-        return [event for event in events if event is not None]
+        lines: list[RunEvent | None] = [read_line(line_id.decode(), texts(flat)) for line_id, flat in found]
+        return [line for line in lines if line is not None]
 
     async def cancel(self, keys: RouteKeys, event_id: str, *, ttl: float = 86400.0) -> Cancelled:
         """Cancel an event that has not ended. ``ttl``: seconds its key stays taken."""
@@ -91,7 +104,8 @@ class Runs:
             ]
         )
 
-    async def _records(self, wanted: Sequence[tuple[RouteKeys, str]]) -> list[RunRecord | None]:
+    async def records(self, wanted: Sequence[tuple[RouteKeys, str]]) -> list[RunRecord | None]:
+        """The records of many events' runs, in order; None where there is none."""
         replies = await self._connection.pipeline([("HGETALL", keys.run(event_id)) for keys, event_id in wanted])
         records: list[RunRecord | None] = []
         for (keys, event_id), reply in zip(wanted, replies, strict=True):
@@ -100,7 +114,7 @@ class Runs:
             records.append(run_record(texts(reply), event_id=event_id, stream=keys.stream) if reply else None)
         return records
 
-    async def _answered(self, keys: RouteKeys, record: RunRecord) -> RunRecord:
+    async def answered(self, keys: RouteKeys, record: RunRecord) -> RunRecord:
         """A duplicate is answered with what became of the event that it repeats."""
         if record.duplicate_of is None or record.duplicate_of == record.event_id:
             return record
@@ -108,45 +122,10 @@ class Runs:
         if not first:
             return record
         told = run_record(texts(first), event_id=record.duplicate_of, stream=keys.stream)
+        if told.tenant_id != record.tenant_id:  # the same key of another tenant's producer: not theirs to read
+            return record
         return record.model_copy(update={"result": told.result, "dead_letter": told.dead_letter})
 
     async def _now(self) -> int:
         seconds, microseconds = await self._connection.command("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
-
-    async def list(self, keys: RouteKeys, *, count: int = 50, status: RunStatus | None = None) -> list[RunRecord]:
-        """The newest runs, newest first."""
-        found: list[RunRecord] = []
-        start, page = 0, max(count, 100)
-        while len(found) < count:
-            ids = await self._connection.command("ZREVRANGE", keys.runs, start, start + page - 1)
-            records = await self._records([(keys, show(event_id)) for event_id in ids])
-            found += [record for record in records if record is not None and status in (None, record.status)]
-            if len(ids) < page:
-                break
-            start += page
-        return found[:count]
-
-
-def _folded(text: bytes, after: str) -> list[RunEvent]:
-    """The lines that a record keeps, after an id."""
-    try:
-        lines = [(str(line_id), dict(zip(flat[::2], flat[1::2], strict=True))) for line_id, flat in json.loads(text)]
-    except (ValueError, TypeError):
-        return []
-    events = (_event(line_id, fields) for line_id, fields in lines if _order(line_id) > _order(after))
-    return [event for event in events if event is not None]
-
-
-def _order(line_id: str) -> tuple[int, int]:
-    milliseconds, _, sequence = line_id.partition("-")
-    return int(milliseconds), int(sequence or 0)
-
-
-def _event(line_id: str, fields: dict[str, str]) -> RunEvent | None:
-    try:
-        kind, data = RunEventType(fields.get("type", "")), json.loads(fields.get("data", "{}"))
-    except ValueError:
-        return None  # of a newer version
-    at = number(fields, "at") or int(line_id.partition("-")[0])
-    return RunEvent(id=line_id, type=kind, at=at, data=data if isinstance(data, dict) else {})

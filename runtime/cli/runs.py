@@ -12,9 +12,12 @@ from runtime.cli.output import FAILED, note, say, say_json, shorten, table, when
 
 if TYPE_CHECKING:
     from runtime.cli.directory import Directory
-    from shared_models.result import RunRecord, RunStatus
+    from shared_models.result import RunRecord
 
 app = group("What became of events.")
+
+PAGE = 200
+"""Runs asked for in one round trip."""
 
 STATUSES = ("queued", "running", "delayed", "waiting", "completed", "dead_lettered", "cancelled")
 
@@ -155,18 +158,24 @@ def _unknown(event_id: str, directory: Directory) -> str:
 async def _list(
     route: str | None, status: str | None, count: int, flows: Path | None, redis_url: str | None
 ) -> list[RunRecord]:
+    from runtime.broker.listing import RunFilter
     from runtime.cli.connection import connected, read_settings
     from runtime.cli.directory import Directory, keys_of
     from shared_models.result import RunStatus
 
     settings = read_settings()
-    wanted: RunStatus | None = RunStatus(status) if status else None
+    wanted = RunFilter(status=RunStatus(status) if status else None)
     async with connected(redis_url, settings) as broker:
         directory = await Directory.load(broker, flows or settings.flows)
+        keys = [keys_of(chosen) for chosen in directory.chosen(route)]
         records: list[RunRecord] = []
-        for chosen in directory.chosen(route):
-            records += await broker.runs.list(keys_of(chosen), count=count, status=wanted)
-    return sorted(records, key=_time, reverse=True)[:count]
+        cursor: str | None = None
+        while len(records) < count:
+            page = await broker.runs.page(keys, wanted, count=min(PAGE, count - len(records)), cursor=cursor)
+            records += page.records
+            if (cursor := page.next) is None:
+                break
+    return records
 
 
 def _time(record: RunRecord) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field
@@ -26,6 +26,21 @@ class EventsAccepted(BaseModel):
     """A batch is in the stream, in order."""
 
     events: list[EventAccepted]
+
+
+class RunList(BaseModel):
+    """Runs, those that began last first."""
+
+    runs: list[dict[str, Any]]
+    next: str | None = Field(default=None, description="The cursor of the next page; null: there is none.")
+
+
+class RunCancelled(BaseModel):
+    """What became of a request to cancel."""
+
+    event_id: str
+    route: str
+    status: Literal["cancelled", "asked"] = Field(description="`asked`: it runs, and is told to stop.")
 
 
 def status_url(event_id: str) -> str:
@@ -52,4 +67,22 @@ def run_json(record: RunRecord) -> dict[str, Any]:
     links = {"self": url, "events": f"{url}/events", "cancel": f"{url}/cancel"}
     if record.pause is not None:
         links["resume"] = f"{url}/resume"
-    return {**record.model_dump(mode="json", exclude_none=True), "links": links}
+    return {**record.model_dump(mode="json", exclude_none=True), "timings": _timings(record), "links": links}
+
+
+def grown_json(record: RunRecord) -> dict[str, Any]:
+    """A run of a lineage: enough to know it by; the rest is where ``self`` leads."""
+    told = record.model_dump(
+        mode="json", exclude_none=True, include={"event_id", "route", "status", "parent_id", "step_index", "attempts"}
+    )
+    return {**told, "timings": _timings(record), "links": {"self": status_url(record.event_id)}}
+
+
+def _timings(record: RunRecord) -> dict[str, int]:
+    """How long it took, in ms, as far as it is known; ``running`` is the last attempt."""
+    spans = {
+        "queued_ms": (record.queued_at, record.started_at),
+        "running_ms": (record.started_at, record.ended_at),
+        "total_ms": (record.queued_at, record.ended_at),
+    }
+    return {name: max(0, end - begin) for name, (begin, end) in spans.items() if begin is not None and end is not None}

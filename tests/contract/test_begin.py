@@ -24,7 +24,7 @@ async def test_run_is_granted_and_recorded(broker: Broker) -> None:
     assert record.started_at is not None
     (line,) = await broker.runs.feed(KEYS, "e1")
     assert (line.type, line.data) == (RunEventType.STARTED, {"attempt": 1, "worker": "w1"})
-    assert [r.event_id for r in await broker.runs.list(KEYS)] == ["e1"]
+    assert [r.event_id for r in (await broker.runs.page([KEYS])).records] == ["e1"]
 
 
 async def test_repeated_after_a_lost_reply_answers_the_same(broker: Broker) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from runtime.broker.client import Broker
 from runtime.broker.keys import published
+from runtime.broker.listing import RunFilter
 from runtime.broker.outcome import RunMeta
 from runtime.broker.publisher import PublishedEntry, PublishRequest
 from runtime.errors import PublishRefused
@@ -29,7 +30,7 @@ async def test_an_event_is_added_and_its_run_is_queued(broker: Broker) -> None:
     assert (record.root_id, record.session_id, record.tenant_id) == ("r1", "s1", "t1")
     assert (record.idempotency_key, record.attempts) == ("k1", 0)
     assert [line.type for line in await broker.runs.feed(KEYS, "e1")] == [RunEventType.QUEUED]
-    assert [r.event_id for r in await broker.runs.list(KEYS, status=RunStatus.QUEUED)] == ["e1"]
+    assert [r.event_id for r in (await broker.runs.page([KEYS], RunFilter(status=RunStatus.QUEUED))).records] == ["e1"]
     assert not await raw(broker, "EXISTS", KEYS.gate("k1"))
 
 

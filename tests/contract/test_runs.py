@@ -10,10 +10,12 @@ import pytest
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
 from runtime.broker.keys import RouteKeys
+from runtime.broker.listing import ANY, RunFilter
 from runtime.broker.outcome import RunMeta, Settled
 from runtime.broker.runs import Cancelled
 from runtime.broker.streams import StreamCounts
 from runtime.settings import RetentionSettings
+from shared_models.errors import EnvelopeInvalid
 from shared_models.result import RunEventType, RunStatus
 from tests.support.hand import DEAD, KEYS, STREAM, Hand, make_due, now, parked, publish_one, raw, run_of, send
 
@@ -47,12 +49,56 @@ async def test_list_newest_first_and_by_status(broker: Broker) -> None:
         await raw(broker, "ZADD", KEYS.runs, n, f"e{n}")
         if n % 2:
             await hand.complete(attempt)
-    assert [r.event_id for r in await broker.runs.list(KEYS)] == [f"e{n}" for n in (5, 4, 3, 2, 1, 0)]
-    assert [r.event_id for r in await broker.runs.list(KEYS, count=2)] == ["e5", "e4"]
-    assert [r.event_id for r in await broker.runs.list(KEYS, count=2, status=RunStatus.RUNNING)] == ["e4", "e2"]
+    assert await ids(broker) == [f"e{n}" for n in (5, 4, 3, 2, 1, 0)]
+    assert await ids(broker, count=2) == ["e5", "e4"]
+    assert await ids(broker, RunFilter(status=RunStatus.RUNNING), count=2) == ["e4", "e2"]
+    assert await ids(broker, RunFilter(since=1, until=3)) == ["e3", "e2", "e1"]
     await raw(broker, "DEL", KEYS.run("e5"))
-    assert [r.event_id for r in await broker.runs.list(KEYS, count=2)] == ["e4", "e3"]
-    assert await broker.runs.list(OTHER) == []
+    assert await ids(broker, count=1) == ["e4"]
+    assert await ids(broker, count=2) == ["e4", "e3"]
+    assert (await broker.runs.page([OTHER])).records == ()
+
+
+async def ids(broker: Broker, wanted: RunFilter = ANY, *, count: int = 50) -> list[str]:
+    return [record.event_id for record in (await broker.runs.page([KEYS], wanted, count=count)).records]
+
+
+async def test_pages_over_several_routes_hold_each_run_once(broker: Broker) -> None:
+    """Also where many began in the same millisecond, on both routes."""
+    places = [(keys, at, f"{at}-{n}") for keys in (KEYS, OTHER) for at in (7, 8, 9) for n in range(11)]
+    places += [(keys, 8, "on-both") for keys in (KEYS, OTHER)]
+    for keys, at, event in places:
+        await raw(broker, "ZADD", keys.runs, at, event)
+        tenant = "blue" if event.endswith("0") else "red"
+        await raw(broker, "HSET", keys.run(event), "status", "completed", "tenant_id", tenant, "session_id", f"s{at}")
+    for wanted, count, size in (
+        (ANY, 4, 68),
+        (RunFilter(tenant_id="blue"), 2, 12),
+        (RunFilter(tenant_id="red", session_id="s8", status=RunStatus.COMPLETED), 3, 20),
+        (RunFilter(until=8, tenant_id="red"), 50, 38),
+    ):
+        found, cursor = [], None
+        for _ in range(100):
+            page = await broker.runs.page([KEYS, OTHER], wanted, count=count, cursor=cursor)
+            found += [(record.stream, record.event_id) for record in page.records]
+            if (cursor := page.next) is None:
+                break
+        assert (len(found), len(set(found))) == (size, size), (wanted, sorted(found))
+    with pytest.raises(EnvelopeInvalid):
+        await broker.runs.page([KEYS], cursor="e30")
+
+
+async def test_one_page_looks_at_a_bounded_number_of_runs(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.broker.listing.EXAMINED", 400)
+    for n in range(1000):
+        await raw(broker, "ZADD", KEYS.runs, n, f"e{n}")
+    await raw(broker, "HSET", KEYS.run("e3"), "status", "running")
+    pages, cursor = [], None
+    while not pages or cursor is not None:
+        page = await broker.runs.page([KEYS], RunFilter(status=RunStatus.RUNNING), cursor=cursor)
+        pages.append([record.event_id for record in page.records])
+        cursor = page.next
+    assert pages == [[], [], ["e3"]]
 
 
 async def test_trim(broker: Broker) -> None:

@@ -97,13 +97,18 @@ local function tell(kind, data)
 end
 
 -- A stream takes four kilobytes, however short it is: what the feed of an ended run tells goes into the record, and the
--- stream when those who read it now have had it.
+-- stream when those who read it now have had it. Of the lines that are left out, the record keeps the last one's id.
 local function fold()
-  local kept = {}
-  for _, line in ipairs(redis.call('XREVRANGE', feed, '+', '-', 'COUNT', 200)) do
-    if line[2][2] ~= 'token' then table.insert(kept, 1, line) end
+  local kept, lost = {}, nil
+  for _, line in ipairs(redis.call('XREVRANGE', feed, '+', '-', 'COUNT', 1200)) do
+    if #kept < 200 and line[2][2] ~= 'token' then
+      table.insert(kept, 1, line)
+    else
+      lost = lost or line[1]
+    end
   end
   redis.call('HSET', run, 'feed', cjson.encode(kept))
+  if lost then redis.call('HSET', run, 'feed_gap', lost) end
   redis.call('PEXPIRE', feed, 60000)
 end
 
@@ -230,7 +235,7 @@ if fresh then
   redis.call('HDEL', gate, 'cancel', 'ended', 'dl', 'outcome', 'staged_at', 'pause', 'decision', 'checkpoint')
   redis.call('HSET', gate, 'first', now)
   redis.call('HDEL', run, 'ended_at', 'duplicate_of', 'last_error', 'result', 'published', 'dead_letter',
-    'dead_letter_id', 'feed')
+    'dead_letter_id', 'feed', 'feed_gap')
 end
 redis.call('HDEL', gate, 'due', 'w:' .. id)
 redis.call('HSET', gate, 'state', 'running', 'event', event, 'entry', id, 'token', token, 'worker', me,

@@ -61,7 +61,7 @@ if not ended and record[1] then return {1, id} end
 local meta = {}
 for i = 7, 6 + count do meta[#meta + 1] = ARGV[i] end
 redis.call('HDEL', run, 'ended_at', 'due_at', 'started_at', 'duplicate_of', 'last_error', 'result', 'published',
-  'dead_letter', 'dead_letter_id', 'feed', 'root_id', 'idempotency_key', 'digest')
+  'dead_letter', 'dead_letter_id', 'feed', 'feed_gap', 'root_id', 'idempotency_key', 'digest')
 if count > 0 then redis.call('HSET', run, unpack(meta)) end
 redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'status', 'queued', 'attempts', 0, 'queued_at', now)
 redis.call('PEXPIRE', run, math.max(keep, 2592000000))

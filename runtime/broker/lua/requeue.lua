@@ -54,7 +54,7 @@ end
 local status = redis.call('HGET', run, 'status')
 if not status or status == 'dead_lettered' then
   redis.call('HDEL', run, 'ended_at', 'due_at', 'started_at', 'duplicate_of', 'last_error', 'result', 'published',
-    'dead_letter', 'dead_letter_id', 'feed')
+    'dead_letter', 'dead_letter_id', 'feed', 'feed_gap')
   redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'status', 'queued', 'attempts', 0, 'queued_at', now)
   redis.call('PEXPIRE', run, math.max(keep, 2592000000))
   redis.call('ZADD', runs, now, event)

@@ -82,13 +82,18 @@ local function remember(outcome)
 end
 
 -- A stream takes four kilobytes, however short it is: what the feed of an ended run tells goes into the record, and the
--- stream when those who read it now have had it.
+-- stream when those who read it now have had it. Of the lines that are left out, the record keeps the last one's id.
 local function fold()
-  local kept = {}
-  for _, line in ipairs(redis.call('XREVRANGE', feed, '+', '-', 'COUNT', 200)) do
-    if line[2][2] ~= 'token' then table.insert(kept, 1, line) end
+  local kept, lost = {}, nil
+  for _, line in ipairs(redis.call('XREVRANGE', feed, '+', '-', 'COUNT', 1200)) do
+    if #kept < 200 and line[2][2] ~= 'token' then
+      table.insert(kept, 1, line)
+    else
+      lost = lost or line[1]
+    end
   end
   redis.call('HSET', run, 'feed', cjson.encode(kept))
+  if lost then redis.call('HSET', run, 'feed_gap', lost) end
   redis.call('PEXPIRE', feed, 60000)
 end
 

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from runtime.errors import RunNotFound
 from runtime.gateway import problems, views
 from runtime.gateway.auth import Sender
 from runtime.gateway.deps import GatewayDep
+from runtime.gateway.found import find_run
 from runtime.gateway.routes_known import keys_of
 from shared_models.result import Decision
 
@@ -58,14 +58,8 @@ async def resume_run(
     The first decision counts: the same one again is answered as it was, another one is a conflict (409). When the time
     is up, the flow's own fallback has won (410).
     """
-    routes = [await gateway.routes.get(route)] if route is not None else (await gateway.routes.all()).values()
-    for entry in routes:
-        record = await gateway.broker.runs.get(keys_of(entry), event_id)
-        if record is not None and principal.sees(record.tenant_id):
-            decision = Decision(action_id=asked.decision, values=asked.values)
-            resumed = await gateway.broker.pauses.resume(
-                keys_of(entry), event_id, decision, request_id=asked.request_id
-            )
-            return JSONResponse(views.run_json(resumed))
-    # The same, whether it is unknown or another tenant's.
-    raise RunNotFound(f"no run of event {event_id[:80]!r} is known; records are kept for some days")
+    found = await find_run(gateway, principal, event_id, route)
+    decision = Decision(action_id=asked.decision, values=asked.values)
+    keys = keys_of(found.route)
+    resumed = await gateway.broker.pauses.resume(keys, event_id, decision, request_id=asked.request_id)
+    return JSONResponse(views.run_json(resumed))

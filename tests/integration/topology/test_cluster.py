@@ -93,7 +93,7 @@ async def test_the_commands_of_a_route_work_on_a_cluster(broker: Broker) -> None
     assert (await broker.dead_letters.requeue(KEYS, stream=DEAD, dead_letter_id=letter.id)).event_id == "e1"
     assert await broker.dead_letters.list(DEAD) == []
     assert (await broker.runs.cancel(KEYS, "e2")).name == "CANCELLED"
-    assert [record.status for record in await broker.runs.list(KEYS, count=1)] != []
+    assert [record.status for record in (await broker.runs.page([KEYS], count=1)).records] != []
     assert await broker.streams.block(KEYS, error=_error(), probe_interval=1.0)
     assert (await broker.streams.blocked([KEYS, FIRST]))[0] is not None
     await broker.streams.unblock(KEYS)
