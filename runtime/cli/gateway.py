@@ -26,6 +26,7 @@ def gateway(
     host: Host = None,
     port: Port = None,
     redis_url: RedisUrl = None,
+    or_free: Annotated[bool, typer.Option("--or-free", hidden=True)] = False,
     ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
@@ -49,10 +50,10 @@ def gateway(
     if parent is not None:
         end_with(parent)
     try:
-        listening = listen(settings.gateway.host, settings.gateway.port)
+        listening = listen(settings.gateway.host, settings.gateway.port, or_free=or_free)
     except OSError as error:
         where = f"{settings.gateway.host}:{settings.gateway.port}"
-        raise SettingsError(f"cannot listen on {where}: {error.strerror or error}") from error
+        raise SettingsError(f"the gateway cannot listen on {where}: {error.strerror or error}") from error
 
     def ready() -> None:
         name, number = listening.getsockname()[:2]

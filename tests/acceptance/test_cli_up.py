@@ -6,10 +6,13 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -17,9 +20,11 @@ from runtime.broker.keys import RouteKeys
 from shared_models.result import RunStatus
 from tests.support.command import FAST, HEADRACE, Running, headrace, running
 from tests.support.harness import DEADLINE, clean_environment, client, write_flow
-from tests.support.servers import RedisServer, valkey_binary
+from tests.support.servers import RedisServer, free_port, valkey_binary
 
 ECHO = ("--engine", "echo")
+UP = ("up", *ECHO, "--no-gateway")
+"""Without a gateway a start costs a second less."""
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def assert_gone(pid: int) -> None:
 
 
 def test_up_says_ready_and_every_command_finds_it(home: Path) -> None:
-    with running("up", *ECHO, home=home) as up:
+    with running(*UP, home=home) as up:
         assert up.wait_for("ready").startswith("ready: 1 of 1 route in flows")
         assert "headrace send hello" in up.wait_for("send:")
         below = home / "some" / "where"
@@ -64,14 +69,40 @@ def test_up_says_ready_and_every_command_finds_it(home: Path) -> None:
     assert headrace("status", home=home).code == 3
 
 
+def test_up_serves_http_and_says_where(home: Path) -> None:
+    port = free_port()
+    with running("up", *ECHO, "--port", str(port), home=home) as up:
+        url = f"http://127.0.0.1:{port}"
+        assert f"{url}/v1/routes/hello/events" in up.wait_for("http:")
+        done = httpx.post(f"{url}/v1/routes/hello/events?wait=20s", json={"input_value": "hi"}, timeout=30)
+        assert (done.status_code, done.json()["result"]["text"]) == (200, "hi"), done.text
+        taken = Running(*UP, "--port", str(port), "--data", "other", home=home)
+        with closing(taken):
+            taken.wait_for("ready")
+            assert taken.stop() == 0
+            assert not any("http:" in line for line in taken.out)
+        assert up.stop() == 0
+
+
+def test_a_port_that_is_taken_ends_up_where_it_was_asked_for(home: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with running("up", *ECHO, "--port", str(port), home=home) as up:
+            assert up.wait() == 2
+            assert f"cannot listen on 127.0.0.1:{port}" in "\n".join(up.err)
+            assert "the gateway has ended by itself" in "\n".join(up.err)
+
+
 def test_ctrl_c_ends_it_and_what_waits_is_there_after_a_restart(home: Path) -> None:
     (home / "flows" / "hello.yaml").write_text("enabled: false\n")
-    with running("up", *ECHO, home=home) as up:
+    with running(*UP, home=home) as up:
         up.wait_for("ready")
         assert headrace("redis", "XADD", "flows:hello", "*", "input_value", "kept", home=home).code == 0
         assert up.stop(signal.SIGINT) == 0
     (home / "flows" / "hello.yaml").unlink()
-    with running("up", *ECHO, home=home) as up:
+    with running(*UP, home=home) as up:
         up.wait_for("ready")
         words = ("redis", "--json", "XREAD", "BLOCK", "20000", "STREAMS", "flows:hello:results", "0")
         [[_, [[_, fields]]]] = json.loads(headrace(*words, home=home).out)
@@ -79,14 +110,14 @@ def test_ctrl_c_ends_it_and_what_waits_is_there_after_a_restart(home: Path) -> N
 
 
 def test_a_drain_finishes_what_runs(home: Path) -> None:
-    with running("up", *ECHO, home=home) as up:
+    with running(*UP, home=home) as up:
         up.wait_for("ready")
         payload = '{"sleep": 1.5, "input_value": "slow"}'
         event = json.loads(headrace("send", "hello", "--payload", payload, "--json", home=home).out)
         started(home, event["event_id"])
         url = redis_url(home)
         assert up.stop() == 0
-    with running("up", *ECHO, home=home) as up:
+    with running(*UP, home=home) as up:
         up.wait_for("ready")
         record = json.loads(headrace("runs", "show", event["event_id"], "--json", home=home).out)
         assert (record["status"], record["attempts"]) == ("completed", 1)
@@ -106,7 +137,7 @@ def started(home: Path, event_id: str) -> None:
 
 
 def test_the_end_of_the_worker_ends_all(home: Path) -> None:
-    with running("up", *ECHO, home=home) as up:
+    with running(*UP, home=home) as up:
         up.wait_for("ready")
         os.kill(worker_pid(home), signal.SIGKILL)
         assert up.wait() == 1
@@ -115,7 +146,7 @@ def test_the_end_of_the_worker_ends_all(home: Path) -> None:
 
 
 def test_the_end_of_valkey_ends_all(home: Path) -> None:
-    with running("up", *ECHO, home=home) as up:
+    with running(*UP, home=home) as up:
         up.wait_for("ready")
         pid = worker_pid(home)
         headrace("redis", "SHUTDOWN", "NOSAVE", home=home)
@@ -125,7 +156,7 @@ def test_the_end_of_valkey_ends_all(home: Path) -> None:
 
 
 def test_nothing_is_left_when_up_is_killed(home: Path) -> None:
-    with running("up", *ECHO, home=home) as up:
+    with running(*UP, home=home) as up:
         up.wait_for("ready")
         pid = worker_pid(home)
         up.stop(signal.SIGKILL)
@@ -148,7 +179,7 @@ def wait_until_gone(pid: int) -> None:
 
 
 def test_up_with_a_redis_of_ones_own_starts_none(home: Path, server_url: str) -> None:
-    with running("up", *ECHO, "--redis-url", server_url, home=home) as up:
+    with running(*UP, "--redis-url", server_url, home=home) as up:
         up.wait_for("ready")
         sent = headrace("send", "hello", "--input", "hi", "--wait", "20", "--redis-url", server_url, home=home)
         assert sent.out == "hi\n"
@@ -157,7 +188,7 @@ def test_up_with_a_redis_of_ones_own_starts_none(home: Path, server_url: str) ->
 
 
 def test_up_makes_the_flows_folder_and_sees_what_is_dropped_into_it(tmp_path: Path) -> None:
-    with running("up", *ECHO, home=tmp_path) as up:
+    with running(*UP, home=tmp_path) as up:
         assert up.wait_for("ready").startswith("ready: 0 of 0 routes")
         assert "drop an exported flow into flows" in up.wait_for("drop")
         write_flow(tmp_path / "flows", "dropped")
@@ -168,7 +199,7 @@ def test_up_makes_the_flows_folder_and_sees_what_is_dropped_into_it(tmp_path: Pa
 
 def test_up_tells_broken_files(home: Path) -> None:
     (home / "flows" / "broken.json").write_text('{"data": ')
-    with running("up", *ECHO, home=home) as up:
+    with running(*UP, home=home) as up:
         up.wait_for("broken.json", stream="err")
         up.wait_for("ready")
 
@@ -188,7 +219,7 @@ def test_the_demo_runs_both_branches_and_ends(tmp_path: Path) -> None:
     )
     for name, stream in (("db", "agent_jobs:db"), ("code-gen", "agent_jobs:code_gen")):
         write_flow(flows, name, spec={"stream": stream, "publish": [{"to": "agent_results:final"}]})
-    up = Running("up", *ECHO, "--exit-after-demo", home=tmp_path)
+    up = Running(*UP, "--exit-after-demo", home=tmp_path)
     try:
         assert up.wait(timeout=60) == 0
         told = "\n".join(up.out)
