@@ -242,6 +242,8 @@ class RouteSpec(_Spec):
     isolation: Literal["shared", "exclusive"] = "shared"
     """exclusive: a process of its own, one run at a time, so that nothing it does to the process touches another."""
 
+    tokens: bool = False
+    """Whether every run tells its models' tokens and its components in its feed, as they come."""
     engine: EngineSpec = EngineSpec()
 
     @property

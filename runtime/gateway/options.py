@@ -30,11 +30,17 @@ class Options:
     wait: float
     traceparent: str | None
     tracestate: str | None
+    tokens: bool
 
     @property
     def controls(self) -> dict[str, str]:
         """The control fields of the event."""
-        found = (("session_id", self.session_id), ("traceparent", self.traceparent), ("tracestate", self.tracestate))
+        found = (
+            ("session_id", self.session_id),
+            ("traceparent", self.traceparent),
+            ("tracestate", self.tracestate),
+            ("tokens", "true" if self.tokens else None),
+        )
         return {name: value for name, value in found if value is not None}
 
 
@@ -59,6 +65,9 @@ def _options(
             pattern=f"^{_WAIT.pattern}$",
         ),
     ] = None,
+    stream: Annotated[
+        bool, Query(description="Tell the models' tokens and the components in the run's events, as they come.")
+    ] = False,
     idempotency_key: Annotated[
         str | None, Header(description="The same key and body: the same event. The same key, another body: 422.")
     ] = None,
@@ -69,7 +78,7 @@ def _options(
     most = connection.app.state.gateway.settings.gateway.max_wait
     parent, state = trace_context(traceparent, tracestate)
     seconds = _preferred(prefer) if wait is None else _seconds(wait)
-    return Options(session_id, tenant_id, _key(idempotency_key), min(seconds, most), parent, state)
+    return Options(session_id, tenant_id, _key(idempotency_key), min(seconds, most), parent, state, stream)
 
 
 def _seconds(text: str) -> float:
