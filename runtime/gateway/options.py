@@ -44,7 +44,7 @@ class Options:
         return {name: value for name, value in found if value is not None}
 
 
-def _options(
+async def _options(
     connection: HTTPConnection,
     *,
     session_id: Annotated[
