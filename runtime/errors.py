@@ -138,6 +138,44 @@ class DecisionInvalid(DecisionError):
     code = "decision_invalid"
 
 
+# --- archive --------------------------------------------------------------------------------------------------------
+
+
+class ArchiveError(HeadraceError):
+    """The archive did not do what was asked."""
+
+    code = "archive_error"
+
+
+class ArchiveUnavailable(ArchiveError):
+    """The archive cannot be reached, or none is configured here."""
+
+    code = "archive_unavailable"
+    retryable = True
+
+
+class ObjectRefused(ArchiveError):
+    """What an event refers to cannot be had, however often it is tried."""
+
+
+class ObjectMissing(ObjectRefused):
+    """The archive does not have what the event refers to."""
+
+    code = "object_missing"
+
+
+class ObjectAltered(ObjectRefused):
+    """What the archive has is not what the event refers to."""
+
+    code = "object_altered"
+
+
+class ObjectTooLarge(ObjectRefused):
+    """What the event refers to is larger than the limit."""
+
+    code = "payload_too_large"
+
+
 # --- engine ---------------------------------------------------------------------------------------------------------
 
 

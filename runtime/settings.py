@@ -95,6 +95,11 @@ class GatewaySettings(_Group):
     cors: str = ""
     """Origins from which browsers may call, separated by commas; ``*`` for any."""
     max_body: int = Field(default=8 * 1024 * 1024, ge=1024)
+    inline_limit: int = Field(default=256 * 1024, ge=1024)
+    """Payloads beyond this go to the archive, where there is one."""
+    max_upload: int = Field(default=100 * 1024 * 1024, ge=1024)
+    """The body of a request that brings files."""
+    max_files: int = Field(default=20, ge=1, le=1000)
     max_headers: int = Field(default=32 * 1024, ge=1024)
     read_timeout: float = Field(default=20.0, gt=0)
     """How long a client may take to send a request's headers, and again its body."""
@@ -108,6 +113,14 @@ class GatewaySettings(_Group):
     def origins(self) -> tuple[str, ...]:
         """The list of ``cors``."""
         return tuple(part.strip().rstrip("/") for part in self.cors.split(",") if part.strip())
+
+
+class ArchiveSettings(_Group):
+    """Where payloads and files are kept that are too large for a stream. ``retention`` in seconds."""
+
+    url: str | None = None
+    """``file:///PATH``, ``s3://BUCKET/PREFIX``, ``gs://``, ``az://``, ``memory://``."""
+    retention: float = Field(default=30 * 86400.0, gt=0)
 
 
 class Settings(BaseSettings):
@@ -124,6 +137,7 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = GatewaySettings()
     retention: RetentionSettings = RetentionSettings()
     engine: EngineSettings = EngineSettings()
+    archive: ArchiveSettings = ArchiveSettings()
     log: LogSettings = LogSettings()
 
 

@@ -15,6 +15,7 @@ from shared_models.controls import check_id, check_label, check_schema, read_cou
 from shared_models.envelope import SCHEMA_VERSION, EventEnvelope
 from shared_models.errors import ContractError, EnvelopeInvalid, Expired
 from shared_models.names import check_stream_name
+from shared_models.references import Reference
 from shared_models.shapes import read_entry, recognise
 from shared_models.strict_json import dump_json
 
@@ -32,8 +33,8 @@ def decode(
     draft = recognise(read_entry(fields), max_payload=max_payload)
     controls = draft.controls
     check_schema(controls.get("schema", SCHEMA_VERSION))
-    if "payload_ref" in controls:
-        raise EnvelopeInvalid("payload_ref: payloads kept outside of the stream are not built yet", field="payload_ref")
+    if "payload_ref" in controls and draft.payload:
+        raise EnvelopeInvalid("payload_ref: stands beside a payload; an event has one of them", field="payload_ref")
     event_id = _id(controls, "event_id") or draft.event_id or derived_event_id(stream, entry_id)
     traceparent, tracestate = trace_context(controls.get("traceparent"), controls.get("tracestate"))
     return EventEnvelope(
@@ -52,14 +53,16 @@ def decode(
         reply_to=check_stream_name(controls["reply_to"], field="reply_to") if "reply_to" in controls else None,
         traceparent=traceparent,
         tracestate=tracestate,
-        tokens=controls.get("tokens") == "true",
         payload=draft.payload,
+        payload_ref=_reference(controls),
         attributes=draft.attributes,
     )
 
 
 def encode(envelope: EventEnvelope, *, payload: str | None = None) -> tuple[tuple[str, str], ...]:
     """The entry's fields: flat strings, defaults left out, the payload as JSON, the schema version always.
+
+    Where there is a ``payload_ref``, it takes the payload's place.
 
     ``payload`` is the JSON text that the envelope's payload was read from, where it is to be kept as it came. Raises a
     ContractError that names the field where the envelope holds what no reader would take.
@@ -80,16 +83,16 @@ def encode(envelope: EventEnvelope, *, payload: str | None = None) -> tuple[tupl
         "step_index": 0,
         "timestamp": 0,
         "attempt": 1,
-        "tokens": False,
     }
     fields = [("schema", SCHEMA_VERSION)]
     for name in EventEnvelope.model_fields:
         value = getattr(envelope, name)
         if name not in _JSON_FIELDS and value not in (None, "") and value != defaults.get(name):
-            fields.append((name, "true" if value is True else str(value)))
+            fields.append((name, str(value)))
     if envelope.attributes:
         fields.append(("attributes", dump_json(envelope.attributes, field="attributes")))
-    fields.append(("payload", dump_json(envelope.payload, field="payload") if payload is None else payload))
+    if envelope.payload_ref is None:
+        fields.append(("payload", dump_json(envelope.payload, field="payload") if payload is None else payload))
     return tuple(fields)
 
 
@@ -140,6 +143,11 @@ def show_bytes(value: bytes) -> str:
 
 def _id(controls: dict[str, str], name: str) -> str | None:
     return check_id(controls[name], field=name) if name in controls else None
+
+
+def _reference(controls: dict[str, str]) -> str | None:
+    text = controls.get("payload_ref")
+    return None if text is None else str(Reference.parse(text, field="payload_ref"))
 
 
 def _expiry(controls: dict[str, str], now_ms: int) -> int | None:

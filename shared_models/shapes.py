@@ -1,6 +1,7 @@
 """The shapes of entry that any producer may write, recognised without configuration.
 
-1. Native: a field ``payload`` beside control fields. Further fields become ``attributes``.
+1. Native: a field ``payload``, or ``payload_ref`` in its place, beside control fields. Further fields become
+   ``attributes``.
 2. One field ``payload``, ``data``, ``message`` or ``event`` beside control fields: a JSON object, or text, which is the
    input.
 3. Bare fields: the field map is the payload and its strings stay strings. Where it has an ``input_value``, the control
@@ -76,6 +77,9 @@ def recognise(entry: Mapping[str, bytes], *, max_payload: int | None = None) -> 
     if INPUT in entry:
         _check_size(entry, rest, body=INPUT, limit=max_payload)
         return Draft(_controls(entry, CONTROL), _map(entry, rest))
+    if "payload_ref" in entry and set(rest) <= {"attributes"}:
+        _check_size(entry, rest, body="payload_ref", limit=max_payload)
+        return Draft(_controls(entry, CONTROL), {}, _declared(_map(entry, rest).get("attributes")))
     if "schema" in entry and not rest:
         raise EnvelopeInvalid("payload: missing; the entry has control fields only", field="payload")
     _check_size(entry, list(entry), body=next(iter(rest or entry)), limit=max_payload)

@@ -45,10 +45,14 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The attempt is given back without a charge, to be taken after ``delay`` seconds (drain; a blocked route)."""
+    """The attempt is given back without a charge, to be taken after ``delay`` seconds (drain; a blocked route).
+
+    ``blocks``: what ``error`` tells of stops all events of the route.
+    """
 
     error: ErrorInfo | None = None
     delay: float = 0.0
+    blocks: bool = True
 
 
 @dataclass(frozen=True, slots=True)

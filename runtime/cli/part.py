@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from runtime.cli.output import note
@@ -23,17 +23,17 @@ class Part:
         self._ready = ready
 
     @classmethod
-    async def start(cls, name: str, words: Sequence[str], redis_url: str) -> Part:
-        """Start `headrace` with these words."""
+    async def start(cls, name: str, words: Sequence[str], settings: Mapping[str, str]) -> Part:
+        """Start `headrace` with these words, and these variables beside its own environment."""
         import asyncio
 
         reading, writing = os.pipe()
         command = [sys.executable, "-P", "-m", "runtime.cli", *words]
         command += ["--ready-fd", str(writing), "--parent", str(os.getpid())]
-        # Its own process group: a Ctrl-C in the terminal reaches only `up`, which ends the parts in order. The URL may
-        # hold a password, so it does not stand on a command line.
+        # Its own process group: a Ctrl-C in the terminal reaches only `up`, which ends the parts in order. The Redis
+        # URL may hold a password, so it does not stand on a command line.
         process = await asyncio.create_subprocess_exec(
-            *command, env={**os.environ, "HEADRACE_REDIS__URL": redis_url}, pass_fds=[writing], process_group=0
+            *command, env={**os.environ, **settings}, pass_fds=[writing], process_group=0
         )
         os.close(writing)
         reader = asyncio.StreamReader()

@@ -154,6 +154,15 @@ class Whole:
             await asyncio.gather(story, *ends.values(), return_exceptions=True)
             await self._end_parts()
 
+    def _shared(self, url: str) -> dict[str, str]:
+        """What the worker and the gateway have to agree on: Redis, and where large payloads and files are kept."""
+        from importlib.util import find_spec
+
+        found = {"HEADRACE_REDIS__URL": url}
+        if self._settings.archive.url is None and find_spec("obstore") is not None:
+            found["HEADRACE_ARCHIVE__URL"] = (self._settings.data.absolute() / "archive").as_uri()
+        return found
+
     def _verdict(self, ends: dict[str, asyncio.Task[Any]]) -> int:
         if ends["stop"].done():
             say("draining: what runs is finished, then everything ends")
@@ -186,9 +195,9 @@ class Whole:
         from runtime.cli.part import Part
 
         words = ["worker", "--flows", str(self._settings.flows), "--engine", self._engine]
-        self._worker = await Part.start("worker", words, url)
+        self._worker = await Part.start("worker", words, self._shared(url))
         if self._gateway_words is not None:
-            self._gateway = await Part.start("gateway", self._gateway_words, url)
+            self._gateway = await Part.start("gateway", self._gateway_words, self._shared(url))
 
     async def _story(self, url: str) -> bool:
         """Wait for the parts, say that all is ready, run the demo if asked. Whether the demo went well."""

@@ -38,6 +38,7 @@ def worker(
 
     Ends cleanly on SIGTERM: what runs is finished within the grace period, the rest is given to other workers.
     """
+    from runtime.archive import archive
     from runtime.cli.connection import find_url, read_settings
     from runtime.cli.parent import end_with
     from runtime.settings import take_secrets_away
@@ -45,6 +46,7 @@ def worker(
     from runtime.worker.process import Worker
 
     settings = with_options(read_settings(), processes=processes, concurrency=concurrency)
+    archive.check(settings.archive)
     url = find_url(redis_url, settings)
     outlet.guard()
     logs.configure(settings.log)

@@ -68,7 +68,8 @@ class RunRequest:
     says. ``variables`` are the route's and the event's, resolved; ``brought`` names those that came with the event (a
     provider's 401 for one of these is the event's fault). ``tweaks_allowed`` is the route's policy: False, True
     (permissive) or the ``component.field`` names that may be set; an empty tuple means those that the flow declares.
-    ``stream`` asks for tokens. ``without`` names the accelerators that the route has switched off. ``resume``, of a run
+    ``files_root`` is a directory with files that came with the event, which the run alone may read. ``stream`` asks for
+    tokens. ``without`` names the accelerators that the route has switched off. ``resume``, of a run
     that waited, has it go on instead of beginning.
     """
 
@@ -81,6 +82,7 @@ class RunRequest:
     brought: frozenset[str] = frozenset()
     tweaks_allowed: bool | tuple[str, ...] = False
     attempt: int = 1
+    files_root: Path | None = None
     stream: bool = False
     without: frozenset[str] = frozenset()
     resume: Resume | None = None

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lfx.graph.exceptions import GraphPausedException
@@ -70,7 +71,8 @@ async def run_flow(
     """
     inputs = read_inputs(template.export, request)
     fields = read_tweaks(template.export, inputs.tweaks, request.tweaks_allowed, is_protected_tweak_field)
-    for component, files in event_files(template.export, inputs, template.source.files_dir, template.roots).items():
+    roots = _roots(template, request)
+    for component, files in event_files(template.export, inputs, template.source.files_dir, roots).items():
         fields.setdefault(component, {}).update(files)
     providers = chosen_providers(template.export, fields)
     await _load(providers)
@@ -96,6 +98,11 @@ async def run_flow(
         state.chat.restore(saved.chat)
         state.checkpoints.blobs.update(saved.blobs)
     return await _Run(template, request, inputs, fields, state, saved=saved, loading=loading).execute()
+
+
+def _roots(template: Template, request: RunRequest) -> tuple[Path, ...]:
+    """The directories whose files a run may read."""
+    return template.roots if request.files_root is None else (*template.roots, request.files_root)
 
 
 class _Run:
@@ -158,7 +165,7 @@ class _Run:
         """Bind everything that is found by context to this run: both channels of variables, files, chat."""
         scope.callback(CURRENT.reset, CURRENT.set(self.state))
         scope.callback(OFF.reset, OFF.set(self.request.without))
-        scope.callback(ROOTS.reset, ROOTS.set(self.template.roots))
+        scope.callback(ROOTS.reset, ROOTS.set(_roots(self.template, self.request)))
         scope.callback(reset_request_variables, activate_request_variables(dict(self.state.variables)))
         scope.callback(reset_no_env_fallback, activate_no_env_fallback(disabled=True))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from runtime.broker.fleet import RouteEntry
 from runtime.broker.outcome import RunMeta
-from runtime.broker.publisher import DEDUP, PublishRequest
+from runtime.broker.publisher import DEDUP, Fields, PublishRequest
 from runtime.errors import BrokerError
 from runtime.gateway.auth import Principal
 from runtime.gateway.deps import Gateway
@@ -79,8 +79,12 @@ async def accept(gateway: Gateway, route: RouteEntry, tenant: str | None, events
     used for another request, 429 and 503 where it is too much now, and BrokerError.
     """
     made = [_envelope(route, tenant, event) for event in events]
-    requests = [_request(route, envelope, event) for envelope, event in zip(made, events, strict=True)]
+    entries_of = [encode(envelope, payload=event.text) for envelope, event in zip(made, events, strict=True)]
     await gateway.pressure.admit(route, tenant, [envelope.event_id for envelope in made])
+    requests = [
+        _request(route, envelope, event, await _lightened(gateway, envelope, fields))
+        for envelope, event, fields in zip(made, events, entries_of, strict=True)
+    ]
     accepted = []
     entries = await gateway.broker.publisher.publish_many(requests)
     for event, envelope, entry in zip(events, made, entries, strict=True):
@@ -120,7 +124,6 @@ def _envelope(route: RouteEntry, tenant: str | None, event: Incoming) -> EventEn
         session_id=controls.get("session_id"),
         traceparent=controls.get("traceparent"),
         tracestate=controls.get("tracestate"),
-        tokens=controls.get("tokens") == "true",
     )
 
 
@@ -137,7 +140,20 @@ def _derived(*parts: str | None) -> str:
     return str(uuid.uuid5(_REQUESTS, json.dumps(parts, ensure_ascii=True)))
 
 
-def _request(route: RouteEntry, envelope: EventEnvelope, event: Incoming) -> PublishRequest:
+async def _lightened(gateway: Gateway, envelope: EventEnvelope, fields: Fields) -> Fields:
+    """The entry's fields; a payload that is too large for a stream lies in the archive, if there is one."""
+    name, text = fields[-1]
+    limit = gateway.settings.gateway.inline_limit
+    if gateway.archive is None or name != "payload" or 4 * len(text) <= limit:
+        return fields
+    content = text.encode() if isinstance(text, str) else text
+    if len(content) <= limit:
+        return fields
+    reference = await gateway.archive.put(envelope.tenant_id, content)
+    return encode(envelope.model_copy(update={"payload": {}, "payload_ref": str(reference)}))
+
+
+def _request(route: RouteEntry, envelope: EventEnvelope, event: Incoming, fields: Fields) -> PublishRequest:
     meta = RunMeta(
         route=route.route,
         version=route.version,
@@ -147,5 +163,4 @@ def _request(route: RouteEntry, envelope: EventEnvelope, event: Incoming) -> Pub
         key=envelope.idempotency_key,
         digest=event.digest,
     )
-    fields = encode(envelope, payload=event.text)
     return PublishRequest(route.stream, fields, envelope.event_id, keys_of(route), meta, event.ttl)

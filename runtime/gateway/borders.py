@@ -16,8 +16,16 @@ from runtime.telemetry import logs
 SLOWEST = 16 * 1024
 """Bytes a second that a body has to come with, once the time to read has passed."""
 
+FILES_AT = "/v1/routes/"
+"""Below this, a request may bring files."""
+
 _CLOSE = {"Connection": "close"}
 _LOG = logs.get_logger("headrace.gateway.http")
+
+
+def is_form(content_type: bytes) -> bool:
+    """Whether a body is a form that may hold files."""
+    return content_type.partition(b";")[0].strip().lower() == b"multipart/form-data"
 
 
 class Borders:
@@ -46,7 +54,7 @@ class Borders:
         if refused := self._refused(scope):
             await problems.response(refused, scope["path"])(scope, receive, answer)
         else:
-            body = _Body(receive, most=self._settings.max_body, seconds=self._settings.read_timeout)
+            body = _Body(receive, most=self._most(scope), seconds=self._settings.read_timeout)
             await self._app(scope, body.receive, answer)
         # Without the query: a client may have put a secret there.
         _LOG.debug("http.answered", method=scope["method"], path=scope["path"], status=status, ms=_ms(began))
@@ -57,9 +65,14 @@ class Borders:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._settings.max_headers:
             return Problem(431, "headers_too_large", "the headers are too large", headers=_CLOSE)
-        if _announced(scope) > self._settings.max_body:
-            return _too_large(self._settings.max_body)
+        if _announced(scope) > (most := self._most(scope)):
+            return _too_large(most)
         return None
+
+    def _most(self, scope: Scope) -> int:
+        """Bytes that the body may have: files do not stay in memory, as every other body does."""
+        brings_files = scope["path"].startswith(FILES_AT) and is_form(_header(scope, b"content-type"))
+        return self._settings.max_upload if brings_files else self._settings.max_body
 
 
 class _Body:
@@ -93,10 +106,12 @@ def _too_large(most: int) -> Problem:
 
 
 def _announced(scope: Scope) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit():
-            return int(value)
-    return 0
+    value = _header(scope, b"content-length")
+    return int(value) if value.isdigit() else 0
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    return next((value for name, value in scope["headers"] if name == wanted), b"")
 
 
 def _ms(began: float) -> float:

@@ -8,6 +8,7 @@ from typing import Annotated, cast
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from runtime.archive.archive import Archive
 from runtime.broker.client import Broker
 from runtime.gateway.auth import Auth
 from runtime.gateway.pressure import Pressure
@@ -24,23 +25,24 @@ class Gateway:
     routes: KnownRoutes
     auth: Auth
     pressure: Pressure
+    archive: Archive | None = None
     ending: list[str] = field(default_factory=list)
     """Not empty: it is ending, and why."""
 
     @classmethod
     def make(cls, broker: Broker, settings: Settings) -> Gateway:
-        """A gateway on a broker."""
+        """A gateway on a broker. Raises SettingsError."""
         return cls(
             broker,
             settings,
             KnownRoutes(broker),
             Auth(broker.api_keys, settings.gateway),
             Pressure(broker.door, memory=settings.gateway.redis_memory),
+            Archive.open(settings.archive),
         )
 
 
-async def _of(connection: HTTPConnection) -> Gateway:
-    # A coroutine, as all dependencies here: one that is none is run in a thread, which costs more than the request.
+def _of(connection: HTTPConnection) -> Gateway:
     return cast("Gateway", connection.app.state.gateway)
 
 

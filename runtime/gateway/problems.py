@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from runtime.errors import (
+    ArchiveUnavailable,
     BrokerError,
     BrokerUnavailable,
     DecisionError,
@@ -37,6 +38,7 @@ _STATUS: tuple[tuple[type[HeadraceError], int], ...] = (
     (ContractError, 422),
     (RouteNotFound, 404),
     (BrokerUnavailable, 503),
+    (ArchiveUnavailable, 503),
     (PublishRefused, 409),
     (RunNotFound, 404),
     (DecisionInvalid, 422),
@@ -138,6 +140,9 @@ def of_error(error: HeadraceError) -> Problem:
     if isinstance(error, BrokerUnavailable):
         # The message may name the server's address, which is no client's business.
         return Problem(503, error.code, "Redis cannot be used now; try again", retry_after=RETRY_AFTER)
+    if isinstance(error, ArchiveUnavailable):
+        _LOG.error("archive.failed", error=error.message)
+        return Problem(503, error.code, "the archive cannot be used now; try again", retry_after=RETRY_AFTER)
     if status == 500:
         _LOG.error("gateway.failed", code=error.code, reason=error.message)
         return Problem(500, error.code, "the request could not be carried out; the gateway's log says why")

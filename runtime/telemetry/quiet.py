@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TROUBLE = frozenset({
     "redis.failed", "loop.failed", "group.recreated", "group.not_created", "route.not_unblocked", "entries.adopted",
     "entries.recovered", "entries.repaired", "lease.not_renewed", "outcome.held", "event.refused",
-    "delivery.crashed",
+    "delivery.crashed", "event.postponed", "archive.failed",
 })  # fmt: skip
 """Lines that one fault may bring again and again."""
 

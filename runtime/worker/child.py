@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from runtime.archive.archive import Archive
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
 from runtime.engine.base import FlowSource, LoadedFlow
@@ -145,6 +146,7 @@ async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, told:
         clock=clock,
         condemned=told.condemned,
         on_news=told.news.append,
+        archive=Archive.open(settings.archive),
         tell=channel.tell,
         alone=spec.alone,
         next_alone=next_alone,

@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from runtime.archive.archive import Archive
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
 from runtime.engine.base import Engine, FlowSource, LoadedFlow
@@ -33,7 +34,6 @@ from runtime.worker.janitor import Janitor
 from runtime.worker.lanes import Lanes
 from runtime.worker.lease import Lease
 from runtime.worker.limiter import Limiter
-from runtime.worker.lookout import Lookout
 from runtime.worker.loop import PeriodicLoop
 from runtime.worker.loop_clock import LoopClock
 from runtime.worker.processor import Processor
@@ -65,6 +65,8 @@ class Resources:
     limiter: Limiter
     drain: asyncio.Event
     hurry: asyncio.Event
+    archive: Archive | None = None
+    """Where large payloads and files are."""
     preloaded: Mapping[str, tuple[FlowSource, LoadedFlow]] = field(default_factory=dict)
     """Flows that a zygote has loaded, by route."""
     slot: Slot | None = None
@@ -133,6 +135,7 @@ class Identity:
             settings,
             worker=self.name,
             clock=resources.clock,
+            archive=resources.archive,
             alone=resources.alone is not None,
             ask_alone=self._ask_alone if resources.slot is not None else None,
         )
@@ -168,8 +171,7 @@ class Identity:
                 condemned=resources.condemned,
                 found=self._consumer.kick,
             ),
-            Janitor(broker, lanes, settings),
-            Lookout(broker, self._flights),
+            Janitor(broker, lanes, settings, resources.archive),
             self._reporter,
             _Upkeep(self._book, self._lease),
         )

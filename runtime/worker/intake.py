@@ -8,9 +8,10 @@ import time
 from runtime.broker.delivery import Delivery
 from runtime.broker.gate import Claim
 from runtime.broker.outcome import RunMeta
-from runtime.errors import EventFault
+from runtime.errors import ArchiveUnavailable, EventFault
 from runtime.expressions import ExpressionFailed
 from runtime.worker import publications
+from runtime.worker.attachments import Attachments
 from runtime.worker.flights import Flight
 from runtime.worker.lanes import ActiveRoute
 from runtime.worker.work import Work
@@ -23,13 +24,17 @@ from shared_models.errors import HeadraceError
 class Intake:
     """Takes deliveries in for one worker identity. ``max_payload`` is in bytes."""
 
-    def __init__(self, *, worker: str, max_payload: int) -> None:
+    def __init__(self, *, worker: str, max_payload: int, attachments: Attachments) -> None:
         self._worker = worker
         self._max_payload = max_payload
+        self._attachments = attachments
         self._tokens = itertools.count(1)
 
-    def take(self, flight: Flight, delivery: Delivery, active: ActiveRoute) -> Work:
-        """The delivery as work. What cannot be decoded is taken in too: it goes the same way, to the dead letters."""
+    async def take(self, flight: Flight, delivery: Delivery, active: ActiveRoute) -> Work:
+        """The delivery as work. What cannot be decoded is taken in too: it goes the same way, to the dead letters.
+
+        Raises ArchiveUnavailable where the payload cannot be had now: nothing has begun then.
+        """
         route, stream = active.route, flight.lane.keys.stream
         envelope: EventEnvelope | None = None
         poison: HeadraceError | None = None
@@ -45,8 +50,11 @@ class Intake:
                 now_ms=time.time_ns() // 1_000_000,
             )
             event_id, key = envelope.event_id, envelope.idempotency_key
+            envelope = await self._attachments.whole(envelope)
             if route.spec.idempotency.key is not None:
                 key = _key(route.spec.idempotency.key, envelope, where=f"route {route.name}, idempotency.key")
+        except ArchiveUnavailable:
+            raise  # the payload may be what the key is made of: without it there is no gate to begin at
         except HeadraceError as error:
             poison = error
             if envelope is None:

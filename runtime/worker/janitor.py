@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import structlog
 
+from runtime.archive.archive import Archive
 from runtime.broker.client import Broker
 from runtime.errors import GroupMissing
 from runtime.settings import Settings
@@ -19,21 +21,27 @@ log = structlog.get_logger("headrace.worker")
 TELL_AGAIN = 3600.0
 """Seconds until a group that nothing reads is told of again."""
 
+EXPIRE = 3600.0
+"""Seconds between two rounds over the archive."""
+
 
 class Janitor(PeriodicLoop):
     """Audits every lane once a minute."""
 
     name = "janitor"
 
-    def __init__(self, broker: Broker, lanes: Lanes, settings: Settings) -> None:
+    def __init__(self, broker: Broker, lanes: Lanes, settings: Settings, archive: Archive | None = None) -> None:
         super().__init__(settings.worker.audit_interval)
         self._broker = broker
         self._lanes = lanes
         self._life = settings.retention.results
+        self._archive = archive
+        self._expired = float("-inf")
         self._told: dict[tuple[str, str], float] = {}
 
     async def tick(self) -> None:
-        """One round over the lanes."""
+        """One round over the lanes, and now and then over the archive."""
+        await self._expire()
         problem: HeadraceError | None = None
         for lane in self._lanes:
             if lane.listening:
@@ -45,6 +53,13 @@ class Janitor(PeriodicLoop):
             raise problem
         await self._tell_left_behind()
         await self._broker.fleet.prune()
+
+    async def _expire(self) -> None:
+        if self._archive is None or time.monotonic() < self._expired + EXPIRE:
+            return
+        self._expired = time.monotonic()
+        if gone := await asyncio.to_thread(self._archive.expire):
+            log.info("archive.expired", objects=gone)
 
     async def _tell_left_behind(self) -> None:
         """Entries are deleted when every group has settled them: one that nobody reads keeps all of them for ever."""

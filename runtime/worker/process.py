@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from runtime.archive.archive import Archive
 from runtime.broker.client import Broker
 from runtime.engine.base import Engine, FlowSource, LoadedFlow
 from runtime.registry.registry import Registry
@@ -173,6 +174,7 @@ async def run_worker(
         only=only,
         lanes=Lanes(),
         limiter=Limiter(settings.worker.concurrency),
+        archive=Archive.open(settings.archive),
         drain=stop,
         hurry=asyncio.Event(),
     )

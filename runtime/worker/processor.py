@@ -16,13 +16,16 @@ from dataclasses import replace
 
 import structlog
 
+from runtime.archive.archive import Archive
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Delivery, Grant, Verdict
-from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried
+from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released
 from runtime.engine.base import Engine, RunPaused
+from runtime.errors import ArchiveUnavailable
 from runtime.settings import Settings
 from runtime.worker import publications
 from runtime.worker.admission import Admission
+from runtime.worker.attachments import Attachments
 from runtime.worker.execution import Aborted, Execution
 from runtime.worker.flights import Abort, Flight
 from runtime.worker.intake import Intake
@@ -30,7 +33,7 @@ from runtime.worker.lanes import ActiveRoute
 from runtime.worker.lease import Lease
 from runtime.worker.loop_clock import LoopClock
 from runtime.worker.resumption import Resumption
-from runtime.worker.retry import decide, describe
+from runtime.worker.retry import ARCHIVE_AGAIN, decide, describe
 from runtime.worker.settler import Settler, code_of, message_of
 from runtime.worker.work import Work
 from shared_models.dead_letter import ErrorInfo
@@ -51,11 +54,14 @@ class Processor:
         worker: str,
         clock: LoopClock,
         environ: Mapping[str, str] = os.environ,
+        archive: Archive | None = None,
         alone: bool = False,
         ask_alone: Callable[[str, str], None] | None = None,
     ) -> None:
         self._settler = Settler(broker, settings)
-        self._intake = Intake(worker=worker, max_payload=settings.worker.max_payload)
+        attachments = Attachments(archive, max_payload=settings.worker.max_payload)
+        self._worker = worker
+        self._intake = Intake(worker=worker, max_payload=settings.worker.max_payload, attachments=attachments)
         self._admission = Admission(
             broker,
             lease,
@@ -67,12 +73,17 @@ class Processor:
             ask_alone=ask_alone,
         )
         self._resumption = Resumption(broker, self._settler, settings)
-        self._execution = Execution(broker, engine, clock, environ=environ)
+        self._execution = Execution(broker, engine, clock, attachments, environ=environ)
         self._draw = random.Random()  # noqa: S311  jitter, not a secret
 
     async def process(self, flight: Flight, delivery: Delivery, active: ActiveRoute) -> None:
         """Take one delivery to its end. Returns when it is settled, or not this worker's any more."""
-        work = self._intake.take(flight, delivery, active)
+        try:
+            work = await self._intake.take(flight, delivery, active)
+        except ArchiveUnavailable as error:
+            log.warning("event.postponed", route=active.route.name, entry=delivery.entry_id, error=error.message)
+            await self._settler.postpone(flight, self._worker, self._draw.uniform(*ARCHIVE_AGAIN))
+            return
         grant = await self._admission.admit(work)
         if grant is None:
             return
@@ -97,7 +108,7 @@ class Processor:
             published = publications.completed(route, work.envelope, result, _now(), read=work.flight.lane.read)
             return Completed(result, published, output.chat)
         except Aborted as aborted:
-            return _aborted(aborted.why)
+            return None if aborted.why is Abort.LOST else Released()
         except RunPaused as paused:
             return self._resumption.suspended(work, paused)
         except Exception as error:  # noqa: BLE001  the one place where an exception becomes an outcome
@@ -114,17 +125,6 @@ class Processor:
                 error=message_of(outcome),
             )
             return _with_reply(work, outcome)
-
-
-def _aborted(why: Abort) -> Outcome | None:
-    match why:
-        case Abort.LOST:
-            return None
-        case Abort.CANCELLED:
-            # A failed attempt of an event that somebody cancelled: the script ends it, and publishes nothing.
-            return Retried(0.0, ErrorInfo(code="cancelled", message="cancelled on request"))
-        case Abort.DRAIN:
-            return Released()
 
 
 def _with_reply(work: Work, outcome: Outcome) -> Outcome:

@@ -6,7 +6,7 @@ import random
 import traceback
 
 from runtime.broker.outcome import DeadLettered, Outcome, Released, Retried
-from runtime.errors import EventFault, Fault, RouteFault
+from runtime.errors import ArchiveError, ArchiveUnavailable, EventFault, Fault, ObjectRefused, RouteFault
 from runtime.expressions import ExpressionFailed
 from shared_models.dead_letter import ErrorInfo
 from shared_models.errors import ContractError
@@ -15,6 +15,12 @@ from shared_models.route import RetryPolicy
 MAX_RETRY_AFTER = 3600.0
 """Seconds: a provider that asks for more is asked again after this."""
 
+_SAID_ALL = (ContractError, ExpressionFailed, ArchiveError)
+"""Errors of which a traceback tells nothing more."""
+
+ARCHIVE_AGAIN = (15.0, 30.0)
+"""Seconds, at least and at most, until an event is looked at again whose archive was away."""
+
 _TRACEBACK_LIMIT = 8_000
 
 
@@ -22,13 +28,16 @@ def decide(error: BaseException, *, attempts: int, policy: RetryPolicy, draw: ra
     """What becomes of an attempt that raised ``error``; ``attempts`` counts this one.
 
     The event's fault is dead-lettered at once. The route's fault is released: the caller blocks the route, and no
-    attempt is charged. Everything else is retried until ``policy.max_attempts`` have failed.
+    attempt is charged; an event whose archive is away is released alone. Everything else is retried until
+    ``policy.max_attempts`` have failed.
     """
     info = describe(error)
-    if isinstance(error, ContractError | EventFault | ExpressionFailed):
+    if isinstance(error, ContractError | EventFault | ExpressionFailed | ObjectRefused):
         return DeadLettered(info)
     if isinstance(error, RouteFault):
         return Released(info)
+    if isinstance(error, ArchiveUnavailable):
+        return Released(info, draw.uniform(*ARCHIVE_AGAIN), blocks=False)
     if attempts >= policy.max_attempts:
         return DeadLettered(info)
     return Retried(delay(attempts, policy, draw, info.retry_after), info)
@@ -52,5 +61,5 @@ def describe(error: BaseException) -> ErrorInfo:
         message=str(error) or type(error).__name__,
         exception_type=f"{type(error).__module__}.{type(error).__qualname__}",
         retryable=bool(getattr(error, "retryable", False)),
-        traceback=None if isinstance(error, ContractError | ExpressionFailed) else trace,
+        traceback=None if isinstance(error, _SAID_ALL) else trace,
     )

@@ -18,7 +18,7 @@ from runtime.broker.settlement import OutcomeRefused
 from runtime.errors import OutcomeTooLarge
 from runtime.settings import Settings
 from runtime.worker import refusals
-from runtime.worker.flights import Abort
+from runtime.worker.flights import Abort, Flight
 from runtime.worker.lanes import Lane
 from runtime.worker.work import Work
 from shared_models.errors import HeadraceError
@@ -90,7 +90,7 @@ class Settler:
 
     async def _write(self, work: Work, outcome: Outcome, *, kept: bool = False) -> None:
         """Write it, or as much of it as Redis takes. ``kept``: the gate keeps the outcome that this comes from."""
-        if isinstance(outcome, Released) and outcome.error is not None:
+        if isinstance(outcome, Released) and outcome.error is not None and outcome.blocks:
             outcome = await self._block(work, outcome)
         whole, tries = outcome, 0
         while work.flight.abort is not Abort.LOST:
@@ -178,6 +178,17 @@ class Settler:
             return False
         await backoff(work, step, error, tries)
         return True
+
+    async def postpone(self, flight: Flight, worker: str, delay: float) -> None:
+        """Look at an entry again after ``delay`` seconds, of which nothing was begun."""
+        lane = flight.lane
+        try:
+            await self._broker.leases.unstarted(lane.keys, worker=worker, ids=[flight.entry_id], delay=delay)
+        except HeadraceError as error:
+            # It is pending to this worker, and found again by the reconciler.
+            log.warning("redis.failed", step="postpone", route=lane.name, code=error.code, error=error.message)
+            return
+        lane.look_at(time.monotonic() + delay)
 
     async def _put_off(self, work: Work, refused: HeadraceError) -> bool:
         """Look later at an entry of which Redis takes nothing (somebody wrote over its gate, say): it has a slot.

@@ -54,6 +54,17 @@ def assert_gone(pid: int) -> None:
         os.kill(pid, 0)
 
 
+async def test_up_has_an_archive_of_its_own(home: Path) -> None:
+    with running("up", *ECHO, "--port", "0", home=home) as up:
+        gateway = up.wait_for("http://").partition("http://")[2].partition("/")[0]
+        async with httpx.AsyncClient(base_url=f"http://{gateway}") as http:
+            text = "x" * 300_000
+            done = await http.post("/v1/routes/hello/events?wait=20", json={"input_value": text})
+        assert done.json().get("result", {}).get("text") == text, (done.text[:500], up.err)
+        [kept] = [path for path in (home / ".headrace" / "archive").rglob("*") if path.is_file()]
+        assert text in kept.read_text()
+
+
 def test_up_says_ready_and_every_command_finds_it(home: Path) -> None:
     with running(*UP, home=home) as up:
         assert up.wait_for("ready").startswith("ready: 1 of 1 route in flows")

@@ -14,7 +14,7 @@ from runtime.broker.client import Broker
 from runtime.broker.fleet import RouteEntry
 from runtime.gateway.app import create_app
 from runtime.gateway.deps import Gateway
-from runtime.settings import GatewaySettings, RedisSettings, Settings
+from runtime.settings import ArchiveSettings, GatewaySettings, RedisSettings, Settings
 from tests.support.command import Running, running
 
 BASE = "http://127.0.0.1:8800"
@@ -41,10 +41,11 @@ class InProcess:
 
 @asynccontextmanager
 async def gateway_in_process(
-    url: str, *routes: RouteEntry, headers: dict[str, str] | None = None, **gateway: Any
+    url: str, *routes: RouteEntry, headers: dict[str, str] | None = None, archive: Path | None = None, **gateway: Any
 ) -> AsyncIterator[InProcess]:
-    """A gateway on a Redis, with these routes registered. ``gateway``: its settings."""
-    settings = Settings(gateway=GatewaySettings(**gateway))
+    """A gateway on a Redis, with these routes registered, and a folder as its archive. ``gateway``: its settings."""
+    place = ArchiveSettings(url=archive.as_uri() if archive else None)
+    settings = Settings(gateway=GatewaySettings(**gateway), archive=place)
     broker = Broker.connect(url, RedisSettings())
     made = Gateway.make(broker, settings)
     # Errors of the application are answers here too, as they are to a real client.

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse
 
 from runtime.broker.fleet import RouteEntry
-from runtime.gateway import bodies, problems, views
+from runtime.gateway import bodies, problems, uploads, views
 from runtime.gateway.accepting import Incoming, accept, digest_of, of_draft, tenant_of
 from runtime.gateway.auth import Principal, Sender
 from runtime.gateway.deps import Gateway, GatewayDep
@@ -19,11 +19,13 @@ from runtime.gateway.routes_known import keys_of
 from runtime.gateway.waiting import wait_for_end
 from shared_models import cloudevents
 from shared_models.shapes import Draft
+from shared_models.strict_json import dump_json
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
 RouteName = Annotated[str, Path(description="A route's name.", max_length=200)]
 
+_FILE = {"type": "string", "format": "binary"}
 _ANY_OBJECT = {"schema": {"type": "object"}}
 _BODY = {
     "requestBody": {
@@ -34,6 +36,13 @@ _BODY = {
                 "example": {"input_value": "hello"},
             },
             "text/plain": {"schema": {"type": "string", "minLength": 1, "description": "The flow's text input."}},
+            uploads.KIND: {
+                "schema": {
+                    "type": "object",
+                    "description": "Files, and the payload: as JSON in the field `payload`, or field by field.",
+                    "properties": {"payload": {"type": "string"}, "files": {"type": "array", "items": _FILE}},
+                }
+            },
             cloudevents.STRUCTURED: _ANY_OBJECT,
             cloudevents.BATCH: {"schema": {"type": "array", "maxItems": cloudevents.MAX_BATCH}},
         },
@@ -62,15 +71,30 @@ async def send_event(
     """
     entry = await gateway.routes.get(route)
     kind = bodies.media_type(request)
+    if kind == uploads.KIND:
+        tenant = tenant_of(principal, options.tenant_id)
+        brought = await uploads.read(gateway, request, tenant)
+        event = Incoming(brought, controls=options.controls)
+        # Two requests with the same content have different boundaries.
+        body = dump_json(brought, field="payload").encode()
+        return await _one(gateway, entry, tenant, options, _keyed(event, options, body))
     body = await request.body()
     if cloudevents.is_cloud_request(kind, request.headers.keys()):
         drafts = cloudevents.read_request(kind, request.headers.items(), body)
         return await _cloud(gateway, entry, principal, options, drafts, batch=kind == cloudevents.BATCH)
     payload, text = bodies.payload(kind, body)
-    event = Incoming(payload, text, controls=options.controls)
-    if options.key is not None:
-        event = replace(event, key=f"request:{options.key}", digest=digest_of(body))
     tenant = tenant_of(principal, options.tenant_id)
+    event = Incoming(payload, text, controls=options.controls)
+    return await _one(gateway, entry, tenant, options, _keyed(event, options, body))
+
+
+def _keyed(event: Incoming, options: Options, body: bytes) -> Incoming:
+    if options.key is None:
+        return event
+    return replace(event, key=f"request:{options.key}", digest=digest_of(body))
+
+
+async def _one(gateway: Gateway, entry: RouteEntry, tenant: str | None, options: Options, event: Incoming) -> Response:
     (one,) = await accept(gateway, entry, tenant, [event])
     return await _answer(gateway, entry, options, views.accepted(one, entry.route))
 

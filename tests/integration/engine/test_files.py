@@ -51,6 +51,21 @@ async def test_a21_a_file_delivered_by_the_event_is_read(run: Runner, folder: Pa
     assert given.exists()
 
 
+async def test_files_that_came_with_the_event_are_readable_by_its_run_only(
+    run: Runner, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    mine, theirs = tmp_path_factory.mktemp("mine"), tmp_path_factory.mktemp("theirs")
+    for root in (mine, theirs):
+        (root / "sent.txt").write_text(f"sent to {root.name}")
+    source = flows.source(reads(name="sent"), path=folder / "reader.json")
+    text = await run.text(source, payload={"files": [str(mine / "sent.txt")]}, files_root=mine)
+    assert f"sent to {mine.name}" in text
+    for root in (mine, None):
+        with pytest.raises(EventFault) as caught:
+            await run(source, payload={"files": [str(theirs / "sent.txt")]}, files_root=root)
+        assert caught.value.info.code == "file_refused"
+
+
 async def test_a21_a_name_in_the_flows_own_files_is_read(run: Runner, folder: Path) -> None:
     source = flows.source(reads(name="by name"), path=folder / "reader.json")
     (folder / "reader.files" / "own.txt").write_text("the flow's own")
