@@ -8,6 +8,7 @@ import pytest
 
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
+from runtime.broker.listing import RunFilter
 from runtime.broker.outcome import Settled
 from runtime.broker.runs import Cancelled
 from runtime.errors import AlreadyDecided, DecisionInvalid, NotWaiting, PauseOver, RunNotFound
@@ -57,7 +58,8 @@ async def test_a_run_that_waits_shows_what_it_asks_and_costs_nothing(broker: Bro
         "May I?",
         ["approve", "reject"],
     )
-    assert [r.event_id for r in await broker.runs.list(KEYS, status=RunStatus.WAITING)] == ["e1"]
+    page = await broker.runs.page([KEYS], RunFilter(status=RunStatus.WAITING))
+    assert [r.event_id for r in page.records] == ["e1"]
     assert await broker.gate.checkpoint(attempt.claim) == b"checkpoint of q:1"
     assert await raw(broker, "PTTL", KEYS.gate("e1")) > 50_000
 
