@@ -81,13 +81,16 @@ local function park(at)
   if redis.call('XCLAIM', stream, group, '~parked', 0, id, 'JUSTID')[1] then redis.call('ZADD', due, at, id) end
 end
 
+-- What the record says already; set below.
+local past
+
 local function record(...)
-  local meta = {}
-  for i = 14, #ARGV do meta[#meta + 1] = ARGV[i] end
+  local fields = {}
+  for i = 14, #ARGV do fields[#fields + 1] = ARGV[i] end
+  for _, word in ipairs({'event_id', event, 'entry_id', id, 'queued_at', sent, ...}) do fields[#fields + 1] = word end
   -- What is not among them is the event's id: what a publish has written stays otherwise.
-  redis.call('HDEL', run, 'root_id', 'idempotency_key')
-  if #meta > 0 then redis.call('HSET', run, unpack(meta)) end
-  redis.call('HSET', run, 'event_id', event, 'entry_id', id, 'queued_at', sent, ...)
+  if past[1] then redis.call('HDEL', run, 'root_id', 'idempotency_key') end
+  redis.call('HSET', run, unpack(fields))
   redis.call('PEXPIRE', run, keep)
 end
 
@@ -115,7 +118,7 @@ end
 -- The order of these three is proven: lease, token, pending list.
 if not alive(me) then return {-1} end
 local h = redis.call('HMGET', gate, 'state', 'token', 'entry', 'worker', 'attempts', 'event', 'due', 'cancel', 'ended',
-  'over', 'suspect', 'pause', 'decision')
+  'over', 'suspect', 'pause', 'decision', 'gen')
 local state, holder, first, attempts = h[1], h[4], h[6], tonumber(h[5] or 0)
 local same, mine, over = h[3] == id, h[6] == event, h[10] == '1'
 if (state == 'running' or state == 'staged') and h[2] == token then
@@ -129,7 +132,7 @@ if p.err then
 end
 if not p[1] or p[1][2] ~= me then return {0} end
 
-local past = redis.call('HMGET', run, 'status', 'ended_at', 'duplicate_of')
+past = redis.call('HMGET', run, 'status', 'ended_at', 'duplicate_of')
 local ended_at = tonumber(past[2] or 0)
 if ((past[1] == 'completed' or past[1] == 'cancelled') and ended_at + ttl > now)
   or (past[1] == 'dead_lettered' and sent <= ended_at) then
@@ -230,21 +233,28 @@ if suspect and not alone and not over then
   return {8}
 end
 if not over then attempts = attempts + 1 end
+local began = {'state', 'running', 'event', event, 'entry', id, 'token', token, 'worker', me, 'attempts', attempts,
+  'started', now, 'over', over and '1' or '0', 'suspect', suspect and '1' or '0'}
 if fresh then
-  redis.call('HINCRBY', gate, 'gen', 1)
-  redis.call('HDEL', gate, 'cancel', 'ended', 'dl', 'outcome', 'staged_at', 'pause', 'decision', 'checkpoint')
-  redis.call('HSET', gate, 'first', now)
-  redis.call('HDEL', run, 'ended_at', 'duplicate_of', 'last_error', 'result', 'published', 'dead_letter',
-    'dead_letter_id', 'feed', 'feed_gap')
+  if state then
+    redis.call('HDEL', gate, 'cancel', 'ended', 'dl', 'outcome', 'staged_at', 'pause', 'decision', 'checkpoint')
+  end
+  for _, word in ipairs({'first', now, 'gen', tonumber(h[14] or 0) + 1}) do began[#began + 1] = word end
 end
-redis.call('HDEL', gate, 'due', 'w:' .. id)
-redis.call('HSET', gate, 'state', 'running', 'event', event, 'entry', id, 'token', token, 'worker', me,
-  'attempts', attempts, 'started', now, 'over', over and '1' or '0', 'suspect', suspect and '1' or '0')
+-- Of an event that nobody has heard of, as most are, there is nothing to take away.
+if state then redis.call('HDEL', gate, 'due', 'w:' .. id) end
+if past[1] then
+  redis.call('HDEL', run, 'due_at', 'pause')
+  if fresh then
+    redis.call('HDEL', run, 'ended_at', 'duplicate_of', 'last_error', 'result', 'published', 'dead_letter',
+      'dead_letter_id', 'feed', 'feed_gap')
+  end
+end
+redis.call('HSET', gate, unpack(began))
 -- Never the ttl of an ended key: in a long delay it would expire and a duplicate would run. 30 days are for gates whose
 -- entry somebody deleted.
 redis.call('PEXPIRE', gate, 2592000000)
 redis.call('ZREM', due, id)
-redis.call('HDEL', run, 'due_at', 'pause')
 record('status', 'running', 'attempts', attempts, 'started_at', now, 'worker', me)
 redis.call('ZADD', runs, now, event)
 tell('started', {attempt = attempts, worker = me})
