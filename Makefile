@@ -45,10 +45,11 @@ lock-check:  # resolved again with today's pins preferred, the lock must come ou
 bench: $(VENV)/.ready  ## measure; tables and JSON in tests/benchmarks/results
 	$(BIN)/python -m tests.benchmarks
 
-chaos: $(VENV)/.ready  ## whole workers under faults of every kind, on both servers; about nine minutes. CHAOS="--seed 2" for another
+chaos: $(VENV)/.ready  ## whole workers under faults of every kind, on both servers; about a quarter of an hour. CHAOS="--seed 2" for another
 	$(BIN)/python -m tests.chaos --seed 1 --seconds 180 --events 25000 --server valkey --silent $(CHAOS)
 	$(BIN)/python -m tests.chaos --seed 2 --seconds 120 --events 15000 --server redis --silent $(CHAOS)
 	$(BIN)/python -m tests.chaos --seed 3 --seconds 90 --events 1500 --engine langflow --workers 2 --every 3 --silent $(CHAOS)
+	$(BIN)/python -m tests.chaos.gateways --rounds 1000
 
 lock:  ## resolve the dependencies anew
 	$(COMPILE) --upgrade --output-file $(LOCK)

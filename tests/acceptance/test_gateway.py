@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
+import subprocess
 
 import httpx
 
@@ -19,6 +22,10 @@ async def test_an_event_over_http_runs_and_its_result_can_be_waited_for(server_u
             assert done.json()["result"]["text"] == "hi"
             preferred = await http.post("/v1/routes/hello/events", content="yo", headers={"prefer": "wait=20"} | TEXT)
             assert preferred.json()["result"]["text"] == "yo"
+            if curl := shutil.which("curl"):
+                words = [curl, "-sS", f"{gateway.url}/v1/routes/hello/events?wait=20s", "-d", '{"input_value": "curl"}']
+                done = await asyncio.to_thread(subprocess.run, words, capture_output=True, timeout=30, check=True)
+                assert json.loads(done.stdout)["result"]["text"] == "curl"
         assert await asyncio.to_thread(gateway.process.stop) == 0
 
 
