@@ -53,6 +53,7 @@ def decode(
         reply_to=check_stream_name(controls["reply_to"], field="reply_to") if "reply_to" in controls else None,
         traceparent=traceparent,
         tracestate=tracestate,
+        tokens=controls.get("tokens") == "true",
         payload=draft.payload,
         payload_ref=_reference(controls),
         attributes=draft.attributes,
@@ -83,12 +84,13 @@ def encode(envelope: EventEnvelope, *, payload: str | None = None) -> tuple[tupl
         "step_index": 0,
         "timestamp": 0,
         "attempt": 1,
+        "tokens": False,
     }
     fields = [("schema", SCHEMA_VERSION)]
     for name in EventEnvelope.model_fields:
         value = getattr(envelope, name)
         if name not in _JSON_FIELDS and value not in (None, "") and value != defaults.get(name):
-            fields.append((name, str(value)))
+            fields.append((name, "true" if value is True else str(value)))
     if envelope.attributes:
         fields.append(("attributes", dump_json(envelope.attributes, field="attributes")))
     if envelope.payload_ref is None:

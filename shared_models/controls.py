@@ -9,6 +9,7 @@ All are optional; an empty value counts as absent, since Redis has no null. Form
   too (UTC where it names no offset), and a number with a decimal point as seconds, the way Python's clock writes it.
 - ``step_index`` counts from 0, ``attempt`` from 1.
 - ``reply_to``: a stream name that is not one of Headrace's own keys.
+- ``tokens``: ``true``; anything else is no.
 - ``traceparent, tracestate``: W3C Trace Context. As that specification asks, what cannot be read is left out and never
   fails the event.
 """
@@ -45,6 +46,7 @@ CONTROL = frozenset(
         "reply_to",
         "traceparent",
         "tracestate",
+        "tokens",
         "payload_ref",
     }
 )

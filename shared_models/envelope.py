@@ -34,6 +34,8 @@ class EventEnvelope(BaseModel):
     reply_to: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
+    tokens: bool = False
+    """Whether the models' tokens are told in the run's feed, where the flow can stream them."""
     payload: dict[str, Any] = Field(default_factory=dict)
     payload_ref: str | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)

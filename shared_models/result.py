@@ -157,6 +157,8 @@ class RunEventType(StrEnum):
     MESSAGE = "message"
     WAITING = "waiting"
     RESUMED = "resumed"
+    GAP = "gap"
+    """Lines are lost before the next one."""
     RETRY = "retry"
     RELEASED = "released"
     PUBLISHED = "published"

@@ -210,6 +210,23 @@ class LimitsSpec(Bounds):
     tenant: Bounds = Bounds()
 
 
+class ScaleSpec(_Spec):
+    """How many workers an autoscaler starts for a route: one for each ``target`` events, from ``min`` to ``max``.
+
+    Events that wait, run or are delayed count. With ``min`` 0 there is none where there is nothing to do.
+    """
+
+    min: int = Field(default=0, ge=0, le=1000)
+    max: int = Field(default=10, ge=1, le=1000)
+    target: int = Field(default=10, ge=1, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ScaleSpec:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) is above max ({self.max})")
+        return self
+
+
 class EngineSpec(_Spec):
     """How the engine runs this route's flow."""
 
@@ -239,9 +256,12 @@ class RouteSpec(_Spec):
     upgrade: Literal["none", "safe"] = "none"
     webhook: WebhookSpec | None = None
     limits: LimitsSpec = LimitsSpec()
+    scale: ScaleSpec = ScaleSpec()
     isolation: Literal["shared", "exclusive"] = "shared"
     """exclusive: a process of its own, one run at a time, so that nothing it does to the process touches another."""
 
+    tokens: bool = False
+    """Whether every run tells its models' tokens and its components in its feed, as they come."""
     engine: EngineSpec = EngineSpec()
 
     @property

@@ -11,8 +11,9 @@ import contextlib
 import hashlib
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -37,11 +38,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class Archive:
     """One object store. To be made in the process that uses it, after any fork."""
 
-    def __init__(self, store: ObjectStore, *, retention: float, folder: Path | None = None) -> None:
+    def __init__(self, connect: Callable[[], ObjectStore], *, retention: float, folder: Path | None = None) -> None:
         import obstore  # noqa: PLC0415  an extra; loaded where an archive is used
 
         self._obstore = obstore
-        self._store = store
+        self._connect = connect
         self._retention = retention
         self._folder = folder
 
@@ -57,13 +58,15 @@ class Archive:
         scheme, folder = urlsplit(settings.url).scheme, _folder(settings.url)
         try:
             if folder is not None:
-                return cls(LocalStore(folder, mkdir=True), retention=settings.retention, folder=folder)
+                # Made at its first use: what needs no archive leaves no empty folder behind.
+                made = partial(LocalStore, folder, mkdir=True)
+                return cls(made, retention=settings.retention, folder=folder)
             if scheme == "memory":
-                return cls(MemoryStore(), retention=settings.retention)
+                return cls(MemoryStore, retention=settings.retention)
             store = from_url(settings.url, client_options=_CLIENT, retry_config=_RETRIES)
         except (BaseError, OSError, ValueError) as error:
             raise SettingsError(f"HEADRACE_ARCHIVE__URL: {_first_line(error)}") from error
-        return cls(store, retention=settings.retention)
+        return cls(lambda: store, retention=settings.retention)
 
     async def put(self, tenant: str | None, content: bytes) -> Reference:
         """Keep a content; durable as far as the store is when this returns. Raises ArchiveUnavailable."""
@@ -112,6 +115,10 @@ class Archive:
                     path.unlink()
                     gone += 1
         return gone
+
+    @cached_property
+    def _store(self) -> ObjectStore:
+        return self._connect()
 
     async def _fresh(self, tenant: str | None, reference: Reference) -> bool:
         """Whether the object is there and stays for a while: an old one is written anew, which makes it young."""

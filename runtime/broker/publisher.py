@@ -12,7 +12,7 @@ from runtime.broker.keys import RouteKeys, published
 from runtime.broker.outcome import RunMeta
 from runtime.broker.records import meta_fields
 from runtime.broker.scripts import Call, Refusal, call
-from runtime.errors import BrokerError, PublishRefused
+from runtime.errors import BrokerError, BrokerUnavailable, PublishRefused
 from runtime.settings import RetentionSettings
 
 Fields = Sequence[tuple[str | bytes, str | bytes]]
@@ -54,8 +54,17 @@ class Publisher:
     async def publish_many(self, requests: Sequence[PublishRequest]) -> list[PublishedEntry | BrokerError]:
         """Publish many events in one round trip; what became of each, in order."""
         asked = [self._publish(request) for request in requests]
-        replies = await self._connection.run_all(asked)
+        replies = await self._connection.run_all(asked) if len(asked) > 1 else [await self._one(one) for one in asked]
         return [_entry(reply, request) for reply, request in zip(replies, asked, strict=True)]
+
+    async def _one(self, asked: Call) -> Any:
+        # Sent together with other commands of the same moment: a gateway publishes one event a request.
+        try:
+            return await self._connection.run(asked)
+        except BrokerUnavailable:
+            raise
+        except BrokerError as error:
+            return error
 
     def _publish(self, request: PublishRequest) -> Call:
         keys, event_id = request.keys, request.event_id

@@ -1,4 +1,4 @@
-"""The process as the engine needs it: environment variables before its import, a place for its state, a thread pool.
+"""The process as the engine needs it: environment variables before its import, a place for its state.
 
 Loads nothing of Langflow. Everything here may be done twice.
 """
@@ -6,7 +6,6 @@ Loads nothing of Langflow. Everything here may be done twice.
 from __future__ import annotations
 
 import ast
-import asyncio
 import atexit
 import contextlib
 import gc
@@ -18,7 +17,6 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
@@ -26,9 +24,6 @@ from typing import Any
 import structlog
 
 from runtime.errors import EngineError
-
-THREADS_PER_RUN = 4
-"""A run may hold several threads: parallel sync components, and one per token or message that is delivered."""
 
 _DEFAULTS = {
     "DO_NOT_TRACK": "true",
@@ -92,13 +87,6 @@ def private_state_dir() -> str:
     path = tempfile.mkdtemp(prefix="headrace-engine-")
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
-
-
-def size_thread_pool(loop: asyncio.AbstractEventLoop, *, concurrency: int) -> ThreadPoolExecutor:
-    """Give the loop a pool in which ``concurrency`` runs of blocking components do not wait for each other."""
-    pool = ThreadPoolExecutor(max_workers=max(32, THREADS_PER_RUN * concurrency), thread_name_prefix="component")
-    loop.set_default_executor(pool)
-    return pool
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from runtime.engine import environment
 from runtime.engine.base import ChatHistory, Emit, FlowSource, LoadedFlow, RunOutput, RunRequest
 from runtime.engine.environ import EnvironGuard
 from runtime.engine.heap import Heap
+from runtime.engine.threads import RunThreads
 from runtime.errors import EngineError, EventFault
 from shared_models.dead_letter import ErrorInfo
 from shared_models.errors import HeadraceError
@@ -29,7 +29,7 @@ class LangflowEngine:
         self._switches = dict(accelerators or {})
         self._accelerators: Any = None
         self._file_roots = tuple(file_roots)
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads: RunThreads | None = None
         self._loading = asyncio.Lock()
         self._siblings: Mapping[str, FlowSource] = {}
         self._environ = EnvironGuard()
@@ -45,7 +45,11 @@ class LangflowEngine:
         environment.set_environment()
         environment.check_environment()
         environment.parse_one_at_a_time()
-        self._pool = environment.size_thread_pool(asyncio.get_running_loop(), concurrency=concurrency)
+        loop = asyncio.get_running_loop()
+        if self._threads is not None and self._threads.loop is loop:
+            self._threads.resize(concurrency=concurrency)
+        else:  # the first time, or in a fork
+            self._threads = RunThreads(loop, concurrency=concurrency)
         services = await asyncio.to_thread(self._import)
         await services.load_templates_if_restricted()
         self._environ.install()
@@ -107,11 +111,9 @@ class LangflowEngine:
         if self._accelerators is not None:
             installed, self._accelerators = self._accelerators, None
             await installed.let_go()
-        if self._pool is not None:
-            # The loop goes on, and needs threads for look-ups of hosts at least.
-            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        if self._threads is not None:
+            self._threads.let_go()
+            self._threads = None
 
     def _import(self) -> Any:
         first = self._loader is None

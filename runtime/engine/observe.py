@@ -6,6 +6,7 @@ Imports lfx; loaded by LangflowEngine.prepare only.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,6 +52,7 @@ class Observer:
             swallowed = Swallowed(vertex.custom_component)
             about = {"component_id": vertex_id, "component_name": name, **({"flow": within} if within else {})}
             self.tell(RunEventType.COMPONENT_STARTED, about)
+            began = time.monotonic()
             building = VERTEX.set(vertex_id)
             try:
                 built = await inner(vertex_id=vertex_id, **more)
@@ -64,7 +66,7 @@ class Observer:
                 raise
             finally:
                 VERTEX.reset(building)
-            self.tell(RunEventType.COMPONENT_ENDED, about)
+            self.tell(RunEventType.COMPONENT_ENDED, {**about, "ms": round((time.monotonic() - began) * 1000, 1)})
             return built
 
         graph.build_vertex = build_vertex

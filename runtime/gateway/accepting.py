@@ -124,6 +124,7 @@ def _envelope(route: RouteEntry, tenant: str | None, event: Incoming) -> EventEn
         session_id=controls.get("session_id"),
         traceparent=controls.get("traceparent"),
         tracestate=controls.get("tracestate"),
+        tokens=controls.get("tokens") == "true",
     )
 
 

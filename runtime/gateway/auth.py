@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal, cast
 from urllib.parse import urlsplit
@@ -133,10 +133,10 @@ async def _principal(connection: HTTPConnection) -> Principal:
     return await auth.principal(connection)
 
 
-def require(scope: Scope) -> Callable[..., Principal]:
+def require(scope: Scope) -> Callable[..., Awaitable[Principal]]:
     """A dependency: the principal, if it has the scope. Raises Problem 401 or 403."""
 
-    def granted(principal: Annotated[Principal, Depends(_principal)]) -> Principal:
+    async def granted(principal: Annotated[Principal, Depends(_principal)]) -> Principal:
         if not principal.may(scope):
             raise Problem(403, "scope_missing", f"this key has not the scope {scope!r}")
         return principal

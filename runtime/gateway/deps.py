@@ -42,7 +42,8 @@ class Gateway:
         )
 
 
-def _of(connection: HTTPConnection) -> Gateway:
+async def _of(connection: HTTPConnection) -> Gateway:
+    # A coroutine, as all dependencies here: one that is none is run in a thread, which costs more than the request.
     return cast("Gateway", connection.app.state.gateway)
 
 

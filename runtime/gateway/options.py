@@ -9,16 +9,15 @@ from typing import Annotated
 from fastapi import Depends, Header, Query
 from starlette.requests import HTTPConnection
 
-from runtime.gateway.problems import Problem
-from shared_models.controls import check_label, trace_context
+from shared_models.controls import MAX_ID_BYTES, check_label, trace_context
 from shared_models.errors import EnvelopeInvalid
 
 MAX_KEY = 255
 """Bytes of an Idempotency-Key."""
 
-_WAIT = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)(ms|s|m)?")
+_WAIT = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s|m)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
-_PREFER = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,6})\"?\s*(?=$|[,;])", re.IGNORECASE)
+_PREFER = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([0-9]{1,6})\"?\s*(?=$|[,;])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +30,44 @@ class Options:
     wait: float
     traceparent: str | None
     tracestate: str | None
+    tokens: bool
 
     @property
     def controls(self) -> dict[str, str]:
         """The control fields of the event."""
-        found = (("session_id", self.session_id), ("traceparent", self.traceparent), ("tracestate", self.tracestate))
+        found = (
+            ("session_id", self.session_id),
+            ("traceparent", self.traceparent),
+            ("tracestate", self.tracestate),
+            ("tokens", "true" if self.tokens else None),
+        )
         return {name: value for name, value in found if value is not None}
 
 
-def _options(
+async def _options(
     connection: HTTPConnection,
     *,
-    session_id: Annotated[str | None, Query(description="Shares chat memory; at most 256 bytes.")] = None,
+    session_id: Annotated[
+        str | None, Query(description="Shares chat memory; at most 256 bytes.", min_length=1, max_length=MAX_ID_BYTES)
+    ] = None,
     tenant_id: Annotated[
-        str | None, Query(description="The tenant, where the key is for all; else it has to be the key's own.")
+        str | None,
+        Query(
+            description="The tenant, where the key is for all; else it has to be the key's own.",
+            min_length=1,
+            max_length=MAX_ID_BYTES,
+        ),
     ] = None,
     wait: Annotated[
         str | None,
         Query(
-            description="Wait so long for the result: `30`, `30s`, `500ms`, `1m`. Answers 200 if it is there in time."
+            description="Wait so long for the result: `30`, `30s`, `500ms`, `1m`. Answers 200 if it is there in time.",
+            pattern=f"^{_WAIT.pattern}$",
         ),
     ] = None,
+    stream: Annotated[
+        bool, Query(description="Tell the models' tokens and the components in the run's events, as they come.")
+    ] = False,
     idempotency_key: Annotated[
         str | None, Header(description="The same key and body: the same event. The same key, another body: 422.")
     ] = None,
@@ -61,14 +77,13 @@ def _options(
 ) -> Options:
     most = connection.app.state.gateway.settings.gateway.max_wait
     parent, state = trace_context(traceparent, tracestate)
-    seconds = _seconds(wait) if wait is not None else _preferred(prefer)
-    return Options(session_id, tenant_id, _key(idempotency_key), min(seconds, most), parent, state)
+    seconds = _preferred(prefer) if wait is None else _seconds(wait)
+    return Options(session_id, tenant_id, _key(idempotency_key), min(seconds, most), parent, state, stream)
 
 
 def _seconds(text: str) -> float:
-    if match := _WAIT.fullmatch(text.strip()):
-        return float(match[1]) * _UNITS[match[2]]
-    raise Problem(422, "request_invalid", "wait: write 30, 30s, 500ms or 1m")
+    match = _WAIT.fullmatch(text)
+    return float(match[1]) * _UNITS[match[2]] if match else 0.0
 
 
 def _preferred(prefer: str | None) -> float:

@@ -16,13 +16,13 @@ from runtime.errors import RunFailed, RunTimeout
 from runtime.worker import publications, variables
 from runtime.worker.attachments import Attachments
 from runtime.worker.board import boot_time
-from runtime.worker.flights import Abort
+from runtime.worker.flights import Abort, Attempt
 from runtime.worker.lanes import Lane
 from runtime.worker.loop_clock import LoopClock
+from runtime.worker.progress import Progress
 from runtime.worker.watchdog import RunMark, current_run
 from runtime.worker.work import Work
 from shared_models.dead_letter import ErrorInfo
-from shared_models.result import RunEventType
 from shared_models.route import TweaksPolicy
 
 log = structlog.get_logger("headrace.worker")
@@ -62,13 +62,15 @@ class Execution:
         request = self._request(work, resume)
         history = _History(self._broker, work.flight.lane, request.tenant_id)
         mark = RunMark(work.claim.token, boot_time() + work.active.route.spec.timeout)
+        progress = Progress(self._broker.feeds, work.claim.keys, work.claim.event_id, wanted=request.stream)
         context = contextvars.copy_context()
         context.run(current_run.set, mark)
         run = asyncio.create_task(
-            self._attempt(work, request, history),
+            self._attempt(work, request, history, progress),
             name=f"run:{work.claim.event_id}",
             context=context,
         )
+        work.flight.attempt = Attempt(work.claim, progress)
         try:
             while not run.done() and work.flight.abort is None and (left := self._left(mark)) > 0:
                 await work.flight.watch(run, left)
@@ -79,13 +81,17 @@ class Execution:
                 raise Aborted(work.flight.abort)
             raise _timed_out(work)
         finally:
+            work.flight.attempt = None
             if not run.done():
                 run.cancel()
+            if work.flight.abort is Abort.LOST:
+                progress.drop()
+            await progress.close()
 
-    async def _attempt(self, work: Work, request: RunRequest, history: ChatHistory) -> RunOutput:
+    async def _attempt(self, work: Work, request: RunRequest, history: ChatHistory, progress: Progress) -> RunOutput:
         """Run the flow, with the event's files beside it; what it takes to get them is the run's own time."""
         async with self._attachments.files(request) as ready:
-            return await self._engine.run(work.active.flow, ready, history, _quiet)
+            return await self._engine.run(work.active.flow, ready, history, progress.emit)
 
     def _left(self, mark: RunMark) -> float:
         """Seconds of its own that a run has left: what others held the loop up was not its time."""
@@ -122,6 +128,7 @@ class Execution:
             brought=frozenset(brought),
             tweaks_allowed=_tweaks(spec.tweaks),
             attempt=work.attempts,
+            stream=envelope.tokens or spec.tokens,
             without=spec.engine.accelerators.off,
             resume=resume,
         )
@@ -137,10 +144,6 @@ class _History:
 
     async def load(self, session: str) -> list[Mapping[str, Any]]:
         return list(await self._broker.chat.load(self._lane.keys, tenant=self._tenant, session=session))
-
-
-def _quiet(kind: RunEventType, data: Mapping[str, Any]) -> None:
-    """Progress that nobody has asked for."""
 
 
 def _tweaks(policy: TweaksPolicy | tuple[str, ...]) -> bool | tuple[str, ...]:

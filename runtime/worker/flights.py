@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import structlog
 
+from runtime.broker.gate import Claim
 from runtime.worker.lanes import Lane
+from runtime.worker.progress import Progress
 
 log = structlog.get_logger("headrace.worker")
 
@@ -22,6 +26,16 @@ class Abort(Enum):
     """The process goes: give the attempt back."""
     LOST = "lost"
     """Another worker may have it: write nothing."""
+    CANCELLED = "cancelled"
+    """Somebody wants it ended: it is settled as cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An execution under way."""
+
+    claim: Claim
+    progress: Progress
 
 
 class Flight:
@@ -33,6 +47,8 @@ class Flight:
         self.condemned = condemned
         """It was lost with its workers too often: it is dead-lettered as it is, neither decoded nor run."""
         self.abort: Abort | None = None
+        self.attempt: Attempt | None = None
+        """What is executed now."""
         self.left: asyncio.Task[Any] | None = None
         """Its run, if that did not end when it was cancelled: it still takes a slot."""
         self._over: asyncio.Future[None] | None = None
@@ -70,6 +86,9 @@ class Flights:
 
     def __len__(self) -> int:
         return len(self._flights)
+
+    def __iter__(self) -> Iterator[Flight]:
+        return iter(tuple(self._flights.values()))
 
     def add(self, task: asyncio.Task[None], flight: Flight) -> None:
         """Keep the task of a delivery, so that it is neither collected nor forgotten."""

@@ -34,6 +34,7 @@ from runtime.worker.janitor import Janitor
 from runtime.worker.lanes import Lanes
 from runtime.worker.lease import Lease
 from runtime.worker.limiter import Limiter
+from runtime.worker.lookout import Lookout
 from runtime.worker.loop import PeriodicLoop
 from runtime.worker.loop_clock import LoopClock
 from runtime.worker.processor import Processor
@@ -172,6 +173,7 @@ class Identity:
                 found=self._consumer.kick,
             ),
             Janitor(broker, lanes, settings, resources.archive),
+            Lookout(broker, self._flights),
             self._reporter,
             _Upkeep(self._book, self._lease),
         )

@@ -19,7 +19,7 @@ import structlog
 from runtime.archive.archive import Archive
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Delivery, Grant, Verdict
-from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released
+from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried
 from runtime.engine.base import Engine, RunPaused
 from runtime.errors import ArchiveUnavailable
 from runtime.settings import Settings
@@ -108,7 +108,7 @@ class Processor:
             published = publications.completed(route, work.envelope, result, _now(), read=work.flight.lane.read)
             return Completed(result, published, output.chat)
         except Aborted as aborted:
-            return None if aborted.why is Abort.LOST else Released()
+            return _aborted(aborted.why)
         except RunPaused as paused:
             return self._resumption.suspended(work, paused)
         except Exception as error:  # noqa: BLE001  the one place where an exception becomes an outcome
@@ -125,6 +125,17 @@ class Processor:
                 error=message_of(outcome),
             )
             return _with_reply(work, outcome)
+
+
+def _aborted(why: Abort) -> Outcome | None:
+    match why:
+        case Abort.LOST:
+            return None
+        case Abort.CANCELLED:
+            # A failed attempt of an event that somebody cancelled: the script ends it, and publishes nothing.
+            return Retried(0.0, ErrorInfo(code="cancelled", message="cancelled on request"))
+        case Abort.DRAIN:
+            return Released()
 
 
 def _with_reply(work: Work, outcome: Outcome) -> Outcome:

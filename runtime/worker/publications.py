@@ -130,6 +130,7 @@ def _publication(
         timestamp=now,
         traceparent=parent.traceparent,
         tracestate=parent.tracestate,
+        tokens=parent.tokens,
         payload=payload,
     )
     return Publication(stream=to, event_id=event_id, fields=encode(envelope), keep=keep)

@@ -1,4 +1,4 @@
-"""A flow that asks a person, by real processes of which none lives on, and through the command line."""
+"""A flow that asks a person, and goes on when no process lives any more that ran it; and the command line for it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from runtime.broker.keys import RouteKeys
-from shared_models.result import RunRecord
+from shared_models.result import Decision, RunRecord
 from tests.support import command, flows
-from tests.support.harness import DEADLINE, Client, client, write_flow
+from tests.support.harness import DEADLINE, Client, client, running, worker_settings, write_flow
 from tests.support.provider import Say, StubProvider, ToolCall
-from tests.support.real import put
+from tests.support.real import SharedEngine, put
 from tests.support.servers import RedisServer, valkey_binary
 
 ASKS = RouteKeys("flows:asks", "headrace")
@@ -38,9 +39,10 @@ async def asked(c: Client, keys: RouteKeys, event: str) -> RunRecord:
 
 
 @pytest.mark.timeout(2 * START)
+@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.filterwarnings("ignore")  # what the engine's packages warn of is not ours to mend
 async def test_resumed_after_every_process_was_restarted_it_takes_the_right_branch(
-    provider: StubProvider, tmp_path: Path
+    provider: StubProvider, engine: SharedEngine, tmp_path: Path
 ) -> None:
     folder, home = tmp_path / "flows", tmp_path / "home"
     home.mkdir()
@@ -60,19 +62,15 @@ async def test_resumed_after_every_process_was_restarted_it_takes_the_right_bran
             os.killpg(process.pid, signal.SIGKILL)
         server.kill()
         server.start()
-        with command.running(*words, home=home, **environ) as process:
-            await asyncio.to_thread(process.wait_for, "ready", timeout=START)
-            for event, decision in ((yes, "approve"), (no, "reject"), (sum_, "approve")):
-                done = await asyncio.to_thread(
-                    command.headrace,
-                    *("runs", "resume", event, "--decision", decision, "--flows", str(folder)),
-                    home=home,
-                    REDIS_URL=server.url,
-                )
-                assert done.code == 0, done
-            async with client(server.url) as c:
-                results = [await c.run(ASKS, yes), await c.run(ASKS, no), await c.run(CAREFUL, sum_)]
-                said = await c.broker.chat.load(ASKS, tenant=None, session="s")
+        settings = worker_settings(checkpoint_key=SecretStr("newer, a long random text"))
+        async with running(server.url, folder, engine=engine, settings=settings), client(server.url) as c:
+            decide = ("runs", "resume", yes, "--decision", "approve", "--flows", str(folder))
+            done = await asyncio.to_thread(command.headrace, *decide, home=home, REDIS_URL=server.url)
+            assert done.code == 0, done
+            await c.broker.pauses.resume(ASKS, no, Decision(action_id="reject"))
+            await c.broker.pauses.resume(CAREFUL, sum_, Decision(action_id="approve"))
+            results = [await c.run(ASKS, yes), await c.run(ASKS, no), await c.run(CAREFUL, sum_)]
+            said = await c.broker.chat.load(ASKS, tenant=None, session="s")
     assert [run.result and run.result.text for run in results] == ["approve: may I?", "reject: may I?", "done"]
     assert [run.attempts for run in results] == [1, 1, 1]
     assert "42" in str(provider.chats[-1].messages[-1]["content"])

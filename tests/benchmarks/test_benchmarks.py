@@ -7,8 +7,11 @@ from pathlib import Path
 import redis
 
 from tests.benchmarks.figures import Row, quantile
+from tests.benchmarks.gateway import steady as steady_requests
 from tests.benchmarks.noop import echo_flows, steady
 from tests.benchmarks.stack import stack
+from tests.support.gateway import gateway_process, route_entry
+from tests.support.harness import client
 
 
 async def test_a_closed_loop_and_a_deep_stream_are_measured(tmp_path: Path) -> None:
@@ -21,6 +24,14 @@ async def test_a_closed_loop_and_a_deep_stream_are_measured(tmp_path: Path) -> N
             deep = steady(running, client, 50, 0.2)
         assert deep.events > 0
         assert {"Headrace events/s", "Headrace CPU ms", "Headrace round trips"} <= deep.values("Headrace").keys()
+
+
+async def test_an_open_loop_measures_a_gateway(tmp_path: Path, valkey_url: str) -> None:
+    async with client(valkey_url) as c:
+        await c.broker.fleet.register([route_entry("hello")])
+    with gateway_process(valkey_url, tmp_path) as running:
+        load = await steady_requests(running.url, "/v1/routes/hello/events", rate=50, seconds=0.2)
+    assert (len(load.latencies), load.statuses) == (10, {202: 10})
 
 
 def test_a_row_tells_whether_its_target_is_reached() -> None:

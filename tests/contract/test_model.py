@@ -37,6 +37,7 @@ MUTATIONS = {
         "redis.call('HDEL', gate, 'suspect') redis.call('PEXPIRE', gate, delay + 2592000000)",
         ["crash", "pod"],
     ),
+    "a pause keeps the decision before it": ("suspend", "redis.call('HDEL', gate, 'decision')", "", ["ask"]),
     "obituary ignored": ("begin", "blame ~= '*'", "false", ["crash", "drain", "lost"]),
 }
 """The rule, what it is broken to, and the faults that show it."""

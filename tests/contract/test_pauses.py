@@ -279,3 +279,14 @@ async def test_a_requeued_dead_letter_begins_anew(broker: Broker) -> None:
     await broker.dead_letters.requeue(KEYS, stream=DEAD, dead_letter_id=letter.id)
     again = await hand.begin(await hand.one())
     assert (again.grant.verdict, again.grant.pause) == (Verdict.RUN, "")
+
+
+async def test_another_event_of_the_key_begins_anew(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    await hand.suspend(await hand.begin(await hand.one(), key="k"))
+    assert await broker.runs.cancel(KEYS, "e1") is Cancelled.CANCELLED
+    await send(broker, "e2")
+    again = await hand.begin(await hand.one(), key="k")
+    assert (again.grant.verdict, again.grant.pause) == (Verdict.RUN, "")
+    assert await hand.again(again) == again.grant

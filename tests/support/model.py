@@ -14,16 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from runtime.broker.client import Broker
-from runtime.broker.delivery import Delivery, Verdict
+from runtime.broker.delivery import Delivery, Grant, Verdict
 from runtime.broker.outcome import Settled
 from runtime.broker.runs import Cancelled
-from runtime.errors import BrokerError, GroupMissing
-from shared_models.result import RunStatus
+from runtime.errors import BrokerError, DecisionError, GroupMissing
+from shared_models.result import Decision, RunStatus
 from tests.support.hand import DEAD, ERROR, KEYS, RESULTS, STREAM, Hand, Try, make_due, publish_one, raw, sweep
 
 MAX_ATTEMPTS = 3
 EVENTS = 5
-FAULTS = ("lost", "crash", "pod", "zombie", "drain", "destroy", "due", "cancel", "resend", "block", "delete")
+FAULTS = ("lost", "crash", "pod", "zombie", "drain", "destroy", "due", "cancel", "resend", "block", "delete", "ask")
 
 
 class Broken(AssertionError):
@@ -68,6 +68,8 @@ class Gate:
     """Of this generation, but for those that were given back or that others' deaths ended."""
     over: bool = False
     suspect: bool = False
+    pause: str = ""
+    decision: str = ""
 
 
 class World:
@@ -87,6 +89,7 @@ class World:
         self.sent: dict[str, int] = {}
         self.died: dict[str, int] = {}
         self.clock = 0
+        self.calm = False
         self.story: list[str] = []
 
     def tell(self, *what: object) -> None:
@@ -119,6 +122,7 @@ class World:
 
     async def calm_down(self) -> None:
         self.tell("--- calm")
+        self.calm = True
         self.faults = set()
         for worker in self.workers:
             if worker.asleep:
@@ -201,6 +205,8 @@ class World:
                     gate = self.gates.get(self.keys[event])
                     if gate and gate.event == event:
                         gate.state = "cancelled"
+            case "ask" if self.keys:
+                await self.decide(self.draw.choice(sorted(self.keys)))
             case "block":
                 await self.broker.streams.block(KEYS, error=ERROR, probe_interval=0.0)
             case "delete" if self.draw.random() < 0.3:
@@ -208,6 +214,21 @@ class World:
                 await raw(self.broker, "DEL", STREAM)
         if not self.workers or all(w.asleep for w in self.workers):
             await self.hire()
+
+    async def decide(self, event: str) -> None:
+        """A person decides what an event asks, if it does."""
+        gate, action = self.gates.get(self.keys[event]), self.draw.choice(["approve", "reject"])
+        try:
+            await self.broker.pauses.resume(KEYS, event, Decision(action_id=action))
+        except DecisionError:
+            return
+        self.tell("decide", event, action)
+        if gate is None or gate.event != event or not gate.pause or gate.decision not in ("", action):
+            self.fails(f"a decision {action} was taken for {event}: {gate}")
+        elif not gate.decision and gate.state != "waiting":
+            self.fails(f"a decision was taken for {event}, which does not wait: {gate}")
+        elif not gate.decision:
+            gate.decision, gate.state = action, "queued"
 
     async def crash(self, worker: Worker) -> None:
         """Seen by its supervisor, which may know whom to blame."""
@@ -313,7 +334,8 @@ class World:
             attempt = task.attempt
             assert attempt is not None
             last = attempt.grant.attempts >= MAX_ATTEMPTS
-            task.outcome = self.draw.choice(["complete", "complete", "bury" if last else "retry", "release"])
+            asks = ["ask", "ask"] if "ask" in self.faults and not self.calm else []
+            task.outcome = self.draw.choice(["complete", "complete", "bury" if last else "retry", "release", *asks])
             if attempt.grant.verdict is Verdict.OVER:
                 task.outcome = "bury"
             task.phase = "settle"
@@ -355,7 +377,7 @@ class World:
         """Compare with the reference: nobody else runs it, and its attempts are right."""
         gate, grant = self.gates.get(task.key), attempt.grant
         if gate and gate.state == "running" and gate.token == task.token:
-            if grant.attempts != gate.attempts:
+            if (grant.attempts, *asked(grant)) != (gate.attempts, gate.pause, gate.decision):
                 self.fails("a repeated begin was answered otherwise")
             return
         if grant.verdict is Verdict.RUN:
@@ -379,11 +401,22 @@ class World:
         expected = (Verdict.OVER, before) if over else (Verdict.RUN, before + 1)
         if (grant.verdict, grant.attempts) != expected and task.event not in self.lost:
             self.fails(f"attempts of {task.event}: {grant.verdict.name} {grant.attempts}, expected {expected}; {gate}")
+        pause = ("", "") if fresh or gate is None else (gate.pause, gate.decision)
+        if asked(grant) != pause and task.event not in self.lost:
+            self.fails(f"{task.event} goes on from {asked(grant)}, expected {pause}")
         executions += not over
         if executions > MAX_ATTEMPTS + 1:
             self.fails(f"I4: {task.event} is executed for the {executions}th time")
         self.gates[task.key] = Gate(
-            "running", task.event, task.token, worker.hand.name, grant.attempts, executions, over, suspect
+            "running",
+            task.event,
+            task.token,
+            worker.hand.name,
+            grant.attempts,
+            executions,
+            over,
+            suspect,
+            *asked(grant),
         )
 
     async def settle(self, worker: Worker, task: Task, *, lossy: bool = True) -> None:
@@ -397,6 +430,8 @@ class World:
                 settled = await hand.retry(attempt, delay)
             case "release":
                 settled = await hand.release(attempt, delay)
+            case "ask":
+                settled = await hand.suspend(attempt, f"q:{task.token}", 100.0)
             case _:
                 settled = await hand.bury(attempt)
         self.tell(hand.name, task.outcome, task.event, task.token, settled.name)
@@ -420,9 +455,17 @@ class World:
         if settled is Settled.CANCELLED:
             gate.state = "cancelled"
             return
-        gate.state = {"complete": "completed", "retry": "delayed", "release": "queued", "bury": "dead"}[task.outcome]
-        if task.outcome == "release" and not gate.over:
+        gate.state = {
+            "complete": "completed",
+            "retry": "delayed",
+            "release": "queued",
+            "bury": "dead",
+            "ask": "waiting",
+        }[task.outcome]
+        if task.outcome in ("release", "ask") and not gate.over:
             gate.attempts, gate.executions = gate.attempts - 1, gate.executions - 1
+        if task.outcome == "ask":
+            gate.pause, gate.decision = f"q:{task.token}", ""
         if task.outcome == "bury":
             self.clock += 1
             self.died[task.event] = self.clock
@@ -455,6 +498,11 @@ class World:
                 self.fails(f"{event} is completed with {results[event]} results")
             if status is RunStatus.DEAD_LETTERED and record and not record.duplicate_of and not letters[event]:
                 self.fails(f"{event} is dead-lettered without a dead letter")
+
+
+def asked(grant: Grant) -> tuple[str, str]:
+    """What a run that waited was asked, and the answer."""
+    return grant.pause, Decision.model_validate_json(grant.decision).action_id if grant.decision else ""
 
 
 async def entries_of(broker: Broker, stream: str) -> list[dict[bytes, bytes]]:

@@ -29,7 +29,7 @@ if h[2] ~= event and redis.call('EXISTS', run) == 0 then return {0} end
 if h[2] ~= event then return {5} end
 if h[4] ~= request then return {4} end
 if h[5] then return {h[5] == decision and 2 or 3} end
-if h[1] ~= 'waiting' or tonumber(h[6]) <= now then return {5} end
+if h[1] ~= 'waiting' or tonumber(h[6] or 0) <= now then return {5} end
 if not checked then return {4} end
 redis.call('HSET', gate, 'state', 'queued', 'decision', decision)
 redis.call('HDEL', gate, 'due')

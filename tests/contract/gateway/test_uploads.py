@@ -114,7 +114,6 @@ async def test_without_an_archive_no_files_are_taken(broker_url):
 
 async def test_an_archive_that_is_away_takes_nothing(gateway, monkeypatch, tmp_path):
     folder = tmp_path / "archive"
-    folder.rmdir()
     folder.write_text("in the way")
     for sent in ({"json": {"input_value": "x" * 5000}}, {"files": {"file": ("x", b"1")}}):
         answer = await gateway.http.post(PATH, **sent)

@@ -127,3 +127,27 @@ async def test_b11_a_flow_whose_parts_cannot_be_pickled_runs(run: Runner) -> Non
     """
     output = (await run(flows.through(body, output=None), "x", session_id="s")).result.outputs[0]
     assert output.text == "x"
+
+
+ENDS_THREADS = """
+    async def work(self) -> Message:
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+        loop = asyncio.get_running_loop()
+        own = ThreadPoolExecutor(1)
+        loop.set_default_executor(own)
+        own.shutdown()
+        loop._default_executor.shutdown(wait=False)
+        await loop.shutdown_default_executor()
+        return Message(text=self.text)
+"""
+
+
+async def test_no_component_can_end_the_threads_that_others_run_in(run: Runner) -> None:
+    ends, sleeps = flows.through(ENDS_THREADS), flows.through(SYNC_SLEEP)
+    await run.load(ends)
+    await run.load(sleeps)
+    beside = asyncio.create_task(run.text(sleeps, "beside"))
+    assert await run.text(ends, "over") == "over"
+    assert await beside == "beside"
+    assert await run.text(sleeps, "after") == "after"

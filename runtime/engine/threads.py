@@ -1,0 +1,50 @@
+"""The threads in which blocking components run. They are every run's: no component can end or replace them."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+THREADS_PER_RUN = 4
+"""A run may hold several threads: parallel sync components, and one per token or message that is delivered."""
+
+
+class _Pool(ThreadPoolExecutor):
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing: a component may find this pool as the loop's own."""
+
+    def end(self) -> None:
+        """Take no more work; threads of blocking components are not waited for."""
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+class RunThreads:
+    """An event loop's default executor while an engine uses it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, concurrency: int) -> None:
+        """Have room for ``concurrency`` runs of blocking components that do not wait for each other."""
+        self.loop = loop
+        self.resize(concurrency=concurrency)
+        # What is set on the loop itself goes before its class's own.
+        vars(loop)["shutdown_default_executor"] = _ended
+        vars(loop)["set_default_executor"] = _ignored
+
+    def resize(self, *, concurrency: int) -> None:
+        """Another number of runs from now on. What runs in a thread already goes on there."""
+        self._pool = _Pool(max_workers=max(32, THREADS_PER_RUN * concurrency), thread_name_prefix="component")
+        type(self.loop).set_default_executor(self.loop, self._pool)
+
+    def let_go(self) -> None:
+        """Give the loop a pool of its own again: it goes on, and needs threads for look-ups of hosts at least."""
+        vars(self.loop).pop("shutdown_default_executor", None)
+        vars(self.loop).pop("set_default_executor", None)
+        self.loop.set_default_executor(ThreadPoolExecutor())
+        self._pool.end()
+
+
+async def _ended(*_: object, **__: object) -> None:
+    """In the place of the loop's own, which lets no function run in a thread from then on."""
+
+
+def _ignored(executor: Executor) -> None:
+    """In the place of the loop's own: what a component brings is no place for other runs."""
