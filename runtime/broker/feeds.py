@@ -38,6 +38,7 @@ class FeedPage:
     last: str
     gap: bool
     status: RunStatus | None
+    tenant_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Feeds:
         # The record first: if it says that the run has ended, the feed has the last line already.
         replies = await self._connection.pipeline(
             [
-                ("HMGET", keys.run(event_id), "status", "feed", "feed_gap"),
+                ("HMGET", keys.run(event_id), "status", "feed", "feed_gap", "tenant_id"),
                 ("XRANGE", feed, f"({after}", "+", "COUNT", PAGE),
                 ("XRANGE", feed, after, after),
                 ("XINFO", "STREAM", feed),
@@ -89,14 +90,14 @@ class Feeds:
         for reply in (record, found, same):
             if isinstance(reply, BrokerError):
                 raise reply
-        status = _status(record[0])
+        status, tenant = _status(record[0]), show(record[3]) if record[3] else None
         stream = {} if isinstance(info, BrokerError) else _info(info)
         if stream:
             lines, last = _lines(found, after)
-            return FeedPage(lines, last, not same and _trimmed(stream, after), status)
+            return FeedPage(lines, last, not same and _trimmed(stream, after), status, tenant)
         kept = tuple(folded(record[1], after)) if record[1] else ()
         lost = record[2] is not None and order(record[2].decode()) > order(after)
-        return FeedPage(kept, kept[-1].id if kept else after, lost, status)
+        return FeedPage(kept, kept[-1].id if kept else after, lost, status, tenant)
 
     def together(self, feed: str, other: str) -> bool:
         """Whether one ``read`` may have both feeds."""
@@ -126,10 +127,6 @@ class Feeds:
         """Let a ``read`` return at once, with nothing, if it is waiting."""
         if (line := self._waiting.get(reader)) is not None:
             await line.unblock()
-
-    async def has(self, feed: str, line_id: str) -> bool:
-        """Whether a line is in the stream still."""
-        return line_id == FROM_START or bool(await self._connection.command("XRANGE", feed, line_id, line_id))
 
     async def follow(self, runs: Sequence[tuple[RouteKeys, str]]) -> None:
         """Tell whoever runs these that somebody follows them, for ``FOLLOWED`` seconds."""

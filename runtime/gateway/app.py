@@ -12,7 +12,7 @@ from runtime.gateway.auth import needs_keys
 from runtime.gateway.borders import Borders
 from runtime.gateway.deps import Gateway
 from runtime.gateway.openapi import document
-from runtime.gateway.routes import health, ingress, load, resume, runs, webhooks
+from runtime.gateway.routes import feeds, health, ingress, load, resume, runs, webhooks
 
 TITLE = "Headrace gateway"
 
@@ -42,7 +42,7 @@ def create_app(gateway: Gateway) -> FastAPI:
             expose_headers=_TOLD,
             max_age=600,
         )
-    for module in (health, ingress, load, webhooks, runs, resume):
+    for module in (health, ingress, load, webhooks, feeds, runs, resume):
         app.include_router(module.router)
     made: dict[str, Any] = {}
 

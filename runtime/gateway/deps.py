@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection
 from runtime.archive.archive import Archive
 from runtime.broker.client import Broker
 from runtime.gateway.auth import Auth
+from runtime.gateway.following import Following
 from runtime.gateway.pressure import Pressure
 from runtime.gateway.routes_known import KnownRoutes
 from runtime.settings import Settings
@@ -25,6 +26,7 @@ class Gateway:
     routes: KnownRoutes
     auth: Auth
     pressure: Pressure
+    following: Following
     archive: Archive | None = None
     ending: list[str] = field(default_factory=list)
     """Not empty: it is ending, and why."""
@@ -38,6 +40,7 @@ class Gateway:
             KnownRoutes(broker),
             Auth(broker.api_keys, settings.gateway),
             Pressure(broker.door, memory=settings.gateway.redis_memory),
+            Following(broker.feeds),
             Archive.open(settings.archive),
         )
 

@@ -57,6 +57,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._gateway.ending.append("the gateway is ending")
+        self._gateway.following.end()
         await super().shutdown(sockets)
 
 
@@ -100,6 +101,7 @@ async def _serve(settings: Settings, redis_url: str, listening: socket.socket, o
         await _tell_of_keys(gateway)
         await _Server(_config(create_app(gateway), settings), gateway, on_ready).serve([listening])
     finally:
+        await gateway.following.close()
         await broker.close()
 
 

@@ -56,6 +56,7 @@ async def gateway_in_process(
             await one.register(*routes)
             yield one
     finally:
+        await made.following.close()
         await broker.close()
 
 

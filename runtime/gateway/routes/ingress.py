@@ -120,7 +120,7 @@ async def _cloud(
 async def _answer(gateway: Gateway, entry: RouteEntry, options: Options, told: views.EventAccepted) -> Response:
     headers = {"Location": told.status_url}
     if options.wait:
-        record = await wait_for_end(gateway.broker, keys_of(entry), told.event_id, options.wait)
+        record = await wait_for_end(gateway, keys_of(entry), told.event_id, options.wait)
         headers["Preference-Applied"] = f"wait={options.wait:g}"
         if record is not None:
             return JSONResponse(views.run_json(record), 200, headers)

@@ -1,0 +1,261 @@
+"""Telling runs as Server-Sent Events: one run, or all that grows from it, from where a client was."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import time
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import StreamingResponse
+from starlette.types import Send
+
+from runtime.broker.feeds import FROM_START
+from runtime.broker.fleet import RouteEntry
+from runtime.errors import BrokerError, RouteNotFound
+from runtime.gateway.auth import Principal
+from runtime.gateway.deps import Gateway
+from runtime.gateway.problems import RETRY_AFTER, Problem
+from runtime.gateway.routes_known import keys_of
+from shared_models.result import RunEvent, RunEventType
+
+HEARTBEAT = 15.0
+"""Seconds of silence after which a comment is sent, and the record is looked at once more."""
+
+MAX_FOLLOWED = 50
+"""Runs of a lineage that one stream tells at once."""
+
+_LINE_ID = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
+_LAST = frozenset({RunEventType.COMPLETED, RunEventType.DEAD_LETTERED, RunEventType.CANCELLED})
+
+Cursor = list[tuple[str, str, str]]
+"""Route, event id and last line of each run that is told; a lineage's ``Last-Event-ID``."""
+
+
+class EventStream(StreamingResponse):
+    """A response of Server-Sent Events, whose source ends with it."""
+
+    media_type = "text/event-stream"
+
+    async def stream_response(self, send: Send) -> None:
+        """Send it all."""
+        async with aclosing(self.body_iterator):  # type: ignore[type-var]  # it is a generator
+            await super().stream_response(send)
+
+
+class Teller:
+    """One stream of events. ``lineage``: follow what the runs publish, too."""
+
+    def __init__(self, gateway: Gateway, principal: Principal, start: Cursor, *, root: str, lineage: bool) -> None:
+        self._gateway = gateway
+        self._principal = principal
+        self._lineage = lineage
+        self._start = start
+        self._root = root
+        self._wake = asyncio.Event()
+        self._told: list[_Told] = []
+        self._left_out: list[str] = []
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The stream, to its end: ``end`` says that all is told, ``unavailable`` that Redis is away."""
+        try:
+            for route, event_id, after in self._start:
+                self._follow(await self._gateway.routes.get(route), event_id, after)
+            yield b"retry: 2000\n\n"
+            last_sent = time.monotonic()
+            while self._told:
+                self._wake.clear()
+                async for chunk in self._news():
+                    yield chunk
+                    last_sent = time.monotonic()
+                if any(one.over == "lost" for one in self._told):
+                    yield _event("unavailable", _UNAVAILABLE)
+                    return
+                if self._gateway.ending or any(one.over for one in self._told):
+                    yield b": the gateway is ending; come again\n\n"
+                    return
+                if self._told and not await self._waited(last_sent + HEARTBEAT - time.monotonic()):
+                    yield b": heartbeat\n\n"
+                    last_sent = time.monotonic()
+                    for one in self._told:
+                        one.behind = True
+            yield _event("end", {})
+        except (BrokerError, RouteNotFound):
+            yield _event("unavailable", _UNAVAILABLE)
+        finally:
+            for one in self._told:
+                one.close()
+
+    async def _waited(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _news(self) -> AsyncIterator[bytes]:
+        for one in list(self._told):
+            async for kind, data, line in one.news():
+                # First what grows from it: who goes on after this line is to find it in the line's id.
+                missing = await self._grow(line) if line is not None and self._lineage else []
+                yield self._chunk(one, kind, data)
+                for chunk in missing:
+                    yield chunk
+            if one.ended:
+                one.close()
+                self._told.remove(one)
+
+    def _chunk(self, one: _Told, kind: str, data: Mapping[str, Any]) -> bytes:
+        told = {**data, "event_id": one.event_id, "route": one.route.route}
+        return _event(kind, told, line_id=self._cursor() if self._lineage else one.after)
+
+    def _cursor(self) -> str:
+        text = json.dumps([(one.route.route, one.event_id, one.after) for one in self._told], separators=(",", ":"))
+        return base64.urlsafe_b64encode(zlib.compress(text.encode())).decode()
+
+    async def _grow(self, line: RunEvent) -> list[bytes]:
+        """Follow what a run has published, where routes read it."""
+        published = line.data.get("published")
+        if line.type is not RunEventType.COMPLETED or not isinstance(published, list):
+            return []
+        routes, missing = (await self._gateway.routes.all()).values(), []
+        for one in published:
+            for route in [route for route in routes if route.stream == one["stream"]]:
+                if len(self._told) < MAX_FOLLOWED:
+                    self._follow(route, one["event_id"], FROM_START)
+                else:
+                    missing.append(_event("gap", {"event_id": one["event_id"], "route": route.route}))
+        return missing
+
+    def _follow(self, route: RouteEntry, event_id: str, after: str) -> None:
+        first = event_id == self._root
+        self._told.append(_Told(self._gateway, self._principal, route, event_id, after, wake=self._wake, first=first))
+
+
+class _Told:
+    """One run of a stream."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        principal: Principal,
+        route: RouteEntry,
+        event_id: str,
+        after: str,
+        *,
+        wake: asyncio.Event,
+        first: bool,
+    ) -> None:
+        self.route = route
+        self.event_id = event_id
+        self.after = after
+        self.behind = True
+        self.ended = False
+        self._keys = keys_of(route)
+        self._feeds = gateway.broker.feeds
+        self._principal = principal
+        self._first = first
+        self._known = False
+        self._lines = gateway.following.subscribe(self._keys, event_id, after, wake=wake)
+
+    @property
+    def over(self) -> str:
+        """Why nothing more comes, if so."""
+        return self._lines.over
+
+    def close(self) -> None:
+        """Follow it no more."""
+        self._lines.close()
+
+    async def news(self) -> AsyncIterator[tuple[str, Mapping[str, Any], RunEvent | None]]:
+        """What is to be told now: a kind, its data, and the line that it is."""
+        while not self.ended:
+            if self.behind or self._lines.behind:
+                async for told in self._catch_up():
+                    yield told
+            lines = self._lines.take()
+            if not lines:
+                return
+            if not self._known:  # whose run it is stands in its record, which is there by now
+                self.behind = True
+                self._lines.catch_up(self.after)
+                continue
+            for line in lines:
+                yield self._line(line)
+                # After its end there may be more: it was requeued.
+                self.behind |= line.type in _LAST
+
+    async def _catch_up(self) -> AsyncIterator[tuple[str, Mapping[str, Any], RunEvent | None]]:
+        while True:
+            self.behind = self._lines.behind = False
+            before = self.after
+            page = await self._feeds.page(self._keys, self.event_id, after=self.after)
+            self._known = page.status is not None
+            if self._known and not self._principal.sees(page.tenant_id):
+                self.ended = True
+                return
+            if page.status is None and page.lines and self._principal.tenant is not None:
+                self.ended = True  # nothing says whose it is
+                return
+            if page.gap:
+                yield "gap", {"after": self.after, "next": page.lines[0].id if page.lines else None}, None
+            for line in page.lines:
+                yield self._line(line)
+            if page.last == before:
+                # A first run without a record is forgotten; one that is to grow is not there yet.
+                self.ended = page.status.final if page.status is not None else self._first
+                break
+            self.after = page.last
+        self._lines.catch_up(self.after)
+
+    def _line(self, line: RunEvent) -> tuple[str, Mapping[str, Any], RunEvent | None]:
+        self.after = line.id
+        return line.type.value, {**line.data, "at": line.at}, line
+
+
+async def is_told(gateway: Gateway, start: Cursor) -> bool:
+    """Whether all of these have ended, and nothing is left to tell of them."""
+    for route, event_id, after in start:
+        page = await gateway.broker.feeds.page(keys_of(await gateway.routes.get(route)), event_id, after=after)
+        if page.lines or page.status is None or not page.status.final:
+            return False
+    return True
+
+
+def line_id(text: str | None) -> str | None:
+    """Where a client was, of one run. Raises Problem 422."""
+    if text is None or not text.strip():
+        return None
+    if not _LINE_ID.fullmatch(text.strip()):
+        raise Problem(422, "request_invalid", "Last-Event-ID: is none that this stream gave")
+    return text.strip()
+
+
+def cursor(text: str | None) -> Cursor | None:
+    """Where a client was, of a lineage. Raises Problem 422."""
+    if text is None or not text.strip():
+        return None
+    try:
+        inflate = zlib.decompressobj()
+        plain = inflate.decompress(base64.urlsafe_b64decode(text.strip()), 64 * 1024)
+        runs = [(str(route), str(event_id), str(after)) for route, event_id, after in json.loads(plain)]
+    except (ValueError, TypeError, zlib.error) as error:
+        raise Problem(422, "request_invalid", "Last-Event-ID: is none that this stream gave") from error
+    if len(runs) > MAX_FOLLOWED or any(not _LINE_ID.fullmatch(after) for _, _, after in runs):
+        raise Problem(422, "request_invalid", "Last-Event-ID: is none that this stream gave")
+    return runs
+
+
+_UNAVAILABLE = {"code": "redis_unavailable", "retry_after": RETRY_AFTER}
+
+
+def _event(kind: str, data: Mapping[str, Any], *, line_id: str | None = None) -> bytes:
+    head = f"id: {line_id}\n" if line_id is not None else ""
+    # ASCII: a lone surrogate has no UTF-8, and an odd line separator would end the line.
+    return f"{head}event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode("ascii")
