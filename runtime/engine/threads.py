@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 THREADS_PER_RUN = 4
 """A run may hold several threads: parallel sync components, and one per token or message that is delivered."""
 
 
 class _Pool(ThreadPoolExecutor):
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As usual; but StopIteration, which no future can carry to who awaits it, becomes RuntimeError (PEP 479)."""
+        return super().submit(_carried, function, *args, **kwargs)
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Nothing: a component may find this pool as the loop's own."""
 
@@ -40,6 +49,13 @@ class RunThreads:
         vars(self.loop).pop("set_default_executor", None)
         self.loop.set_default_executor(ThreadPoolExecutor())
         self._pool.end()
+
+
+def _carried(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:
+        raise RuntimeError("a component raised StopIteration") from error
 
 
 async def _ended(*_: object, **__: object) -> None:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from runtime.errors import RunFailed
 from shared_models.result import RunEventType
 from tests.integration.engine.conftest import Runner, Told
 from tests.support import flows
@@ -151,3 +152,11 @@ async def test_no_component_can_end_the_threads_that_others_run_in(run: Runner) 
     assert await run.text(ends, "over") == "over"
     assert await beside == "beside"
     assert await run.text(sleeps, "after") == "after"
+
+
+async def test_stop_iteration_in_a_thread_is_told_at_once(run: Runner) -> None:
+    flow = flows.through("def work(self) -> Message:\n    return Message(text=next(iter(())))")
+    await run.load(flow)
+    with pytest.raises(RunFailed, match="StopIteration"):
+        async with asyncio.timeout(30):
+            await run.text(flow, "x")
