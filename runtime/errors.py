@@ -242,3 +242,30 @@ class FlowUnready(EngineError):
     def __init__(self, message: str | None = None, *, needs: tuple[str, ...] = ()) -> None:
         super().__init__(message or "; ".join(needs) or None)
         self.needs = needs
+
+
+# --- client ---------------------------------------------------------------------------------------------------------
+
+
+class GatewayError(HeadraceError):
+    """The gateway refused a request.
+
+    ``status`` is the answer's, 0 where there was none; ``code`` is the problem's; ``retry_after`` in seconds.
+    """
+
+    code = "gateway_error"
+
+    def __init__(
+        self, message: str | None = None, *, status: int = 0, code: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code or type(self).code  # type: ignore[misc]  # the gateway's own word for it
+        self.retry_after = retry_after
+
+
+class GatewayUnavailable(GatewayError):
+    """The gateway cannot be reached, or asks to come again later."""
+
+    code = "gateway_unavailable"
+    retryable = True

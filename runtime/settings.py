@@ -20,6 +20,9 @@ from shared_models.route import Accelerators
 
 PREFIX = "HEADRACE_"
 
+OF_CLIENT = ("HEADRACE_GATEWAY_URL", "HEADRACE_API_KEY")
+"""What commands read that go through a gateway."""
+
 _OF_KUBERNETES = re.compile(
     r"HEADRACE_(?!.*__)(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)?)"
 )
@@ -200,7 +203,7 @@ def _names(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _check_names(environ: Mapping[str, str]) -> None:
-    known = variable_names()
+    known = [*variable_names(), *OF_CLIENT]
     for name in environ:
         if name.upper().startswith(PREFIX) and name.upper() not in known and not _OF_KUBERNETES.fullmatch(name):
             near = difflib.get_close_matches(name.upper(), known, n=1)

@@ -82,4 +82,6 @@ def _tell(error: HeadraceError) -> int:
         traceback.print_exception(error)
     else:
         note(f"headrace: {error.message}")
-    return {"redis_unavailable": UNREACHABLE, "settings_invalid": USAGE}.get(error.code, FAILED)
+    return {"redis_unavailable": UNREACHABLE, "gateway_unavailable": UNREACHABLE, "settings_invalid": USAGE}.get(
+        error.code, FAILED
+    )

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runtime.cli import remote
 from runtime.cli.options import AsJson, Flows, RedisUrl, RouteOption, group, wait_for
 from runtime.cli.output import FAILED, note, say, say_json, shorten, table, when
+from runtime.cli.remote import GatewayUrl, gateway_of
 
 if TYPE_CHECKING:
     from runtime.cli.directory import Directory
@@ -29,12 +31,14 @@ def show(
     route: RouteOption = None,
     flows: Flows = None,
     redis_url: RedisUrl = None,
+    gateway: GatewayUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the run of an event. Exits 1 if there is none, or if it was dead-lettered."""
     from runtime.cli.results import failure_of
 
-    record = wait_for(_find(event_id, route, flows, redis_url))
+    url = gateway_of(gateway, redis_url)
+    record = wait_for(remote.show(url, event_id, route) if url else _find(event_id, route, flows, redis_url))
     if as_json:
         say_json(record)
     else:
@@ -53,12 +57,16 @@ def list_(
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="At most so many.")] = 50,
     flows: Flows = None,
     redis_url: RedisUrl = None,
+    gateway: GatewayUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """List runs, the newest first."""
     if status is not None and status not in STATUSES:
         raise typer.BadParameter(f"there is no status {status!r}; there are {', '.join(STATUSES)}")
-    records = wait_for(_list(route, status, count, flows, redis_url))
+    url = gateway_of(gateway, redis_url)
+    records = wait_for(
+        remote.listed(url, route, status, count) if url else _list(route, status, count, flows, redis_url)
+    )
     if as_json:
         say_json(records)
         return
@@ -133,6 +141,40 @@ async def _resume(  # noqa: PLR0917  one for each option
             if await broker.runs.get(keys, event_id) is not None:
                 decision = Decision(action_id=action, values=values)
                 return await broker.pauses.resume(keys, event_id, decision, request_id=request)
+        raise RouteNotFound(_unknown(event_id, directory))
+
+
+@app.command("cancel")
+def cancel(
+    *,
+    event_id: Annotated[str, typer.Argument(metavar="ID", help="The event id.", show_default=False)],
+    route: RouteOption = None,
+    flows: Flows = None,
+    redis_url: RedisUrl = None,
+    gateway: GatewayUrl = None,
+) -> None:
+    """Cancel a run that has not ended; one that runs is told to stop. Exits 1 if there is none, or it has ended."""
+    url = gateway_of(gateway, redis_url)
+    done = wait_for(remote.cancel(url, event_id, route) if url else _cancel(event_id, route, flows, redis_url))
+    if done not in ("cancelled", "asked"):
+        note(f"headrace: the run of {event_id} has ended already")
+        raise typer.Exit(FAILED)
+    say(f"{event_id} " + ("is cancelled" if done == "cancelled" else "runs, and is told to stop"))
+
+
+async def _cancel(event_id: str, route: str | None, flows: Path | None, redis_url: str | None) -> str:
+    from runtime.broker.runs import Cancelled
+    from runtime.cli.connection import connected, read_settings
+    from runtime.cli.directory import Directory, keys_of
+    from runtime.errors import RouteNotFound
+
+    settings = read_settings()
+    async with connected(redis_url, settings) as broker:
+        directory = await Directory.load(broker, flows or settings.flows)
+        for chosen in directory.chosen(route):
+            done = await broker.runs.cancel(keys_of(chosen), event_id)
+            if done is not Cancelled.UNKNOWN:
+                return done.name.lower()
         raise RouteNotFound(_unknown(event_id, directory))
 
 

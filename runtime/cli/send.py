@@ -13,6 +13,7 @@ import typer
 
 from runtime.cli.options import AsJson, Flows, RedisUrl, wait_for
 from runtime.cli.output import FAILED, json_array, note, progress, say, say_json
+from runtime.cli.remote import GatewayUrl, gateway_of
 
 if TYPE_CHECKING:
     from runtime.broker.client import Broker
@@ -48,6 +49,7 @@ def send(
     ] = False,
     flows: Flows = None,
     redis_url: RedisUrl = None,
+    gateway: GatewayUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Send an event to a route or a stream. Prints its event id, or with --wait or --follow what became of it.
@@ -66,7 +68,10 @@ def send(
         bodies = iter([payloads.single(source, text, payload, file)])
     events = (envelope(body, session=session, key=key, tenant=tenant) for body in bodies)
     sender = Sender(target, many=jsonl, json=as_json, seconds=wait, follow=follow)
-    if not wait_for(sender.run(events, redis_url, flows)):
+    url = gateway_of(gateway, redis_url)
+    if url and follow:
+        raise typer.BadParameter("--follow looks into Redis; through a gateway there is --wait")
+    if not wait_for(sender.through(url, events) if url else sender.run(events, redis_url, flows)):
         raise typer.Exit(FAILED)
 
 
@@ -122,6 +127,28 @@ class Sender:
                     route = routes[0].route if routes else None
                     out(event_id, {"event_id": event_id, "entry_id": entry_id, "stream": stream, "route": route})
             return True
+
+    async def through(self, url: str, events: Iterator[EventEnvelope]) -> bool:
+        """As ``run``, through a gateway: the target is a route."""
+        from runtime.cli.remote import send
+        from runtime.cli.results import failure_of, text_of
+
+        good = True
+        with ExitStack() as stack:
+            out = self._printer(stack, array=self._many)
+            async for event_id, route, record in send(url, self._target, events, seconds=self._seconds):
+                if self._seconds is None:
+                    out(event_id, {"event_id": event_id, "route": route})
+                elif record is None:
+                    good = False
+                    note(f"headrace: {event_id} on route {route} has not ended after {self._seconds:g} s; it goes on")
+                else:
+                    if failure := failure_of(record):
+                        good = False
+                        note(f"headrace: {failure}")
+                    if self._json or not failure:
+                        out("" if self._json else text_of(record), record)
+        return good
 
     async def _wait(
         self, broker: Broker, directory: Directory, routes: Sequence[RouteEntry], event_ids: Sequence[str]
