@@ -126,6 +126,16 @@ class ArchiveSettings(_Group):
     retention: float = Field(default=30 * 86400.0, gt=0)
 
 
+class CallbackSettings(_Group):
+    """How callbacks are delivered. Times in seconds."""
+
+    secret: SecretStr | None = None
+    """Signs the callbacks of routes that name no secrets; two with a comma between while one is rotated."""
+    allow_private: bool = False
+    """Whether they may go to addresses that are not public, and without TLS."""
+    timeout: float = Field(default=20.0, gt=0, le=600)
+
+
 class Settings(BaseSettings):
     """All settings. ``HEADRACE_WORKER__CONCURRENCY=20`` sets ``worker.concurrency``."""
 
@@ -141,6 +151,7 @@ class Settings(BaseSettings):
     retention: RetentionSettings = RetentionSettings()
     engine: EngineSettings = EngineSettings()
     archive: ArchiveSettings = ArchiveSettings()
+    callbacks: CallbackSettings = CallbackSettings()
     log: LogSettings = LogSettings()
 
 

@@ -11,7 +11,15 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from shared_models.controls import check_id, check_label, check_schema, read_count, read_time, trace_context
+from shared_models.controls import (
+    check_callback_url,
+    check_id,
+    check_label,
+    check_schema,
+    read_count,
+    read_time,
+    trace_context,
+)
 from shared_models.envelope import SCHEMA_VERSION, EventEnvelope
 from shared_models.errors import ContractError, EnvelopeInvalid, Expired
 from shared_models.names import check_stream_name
@@ -54,6 +62,7 @@ def decode(
         traceparent=traceparent,
         tracestate=tracestate,
         tokens=controls.get("tokens") == "true",
+        callback_url=_callback(controls),
         payload=draft.payload,
         payload_ref=_reference(controls),
         attributes=draft.attributes,
@@ -63,10 +72,9 @@ def decode(
 def encode(envelope: EventEnvelope, *, payload: str | None = None) -> tuple[tuple[str, str], ...]:
     """The entry's fields: flat strings, defaults left out, the payload as JSON, the schema version always.
 
-    Where there is a ``payload_ref``, it takes the payload's place.
-
-    ``payload`` is the JSON text that the envelope's payload was read from, where it is to be kept as it came. Raises a
-    ContractError that names the field where the envelope holds what no reader would take.
+    ``payload_ref`` takes the payload's place. ``payload`` is the JSON text that the envelope's payload was read from,
+    where it is to be kept as it came. Raises a ContractError that names the field where the envelope holds what no
+    reader would take.
     """
     for name in ("event_id", "root_id", "parent_id", "idempotency_key", "tenant_id", "session_id"):
         if (value := getattr(envelope, name)) is not None:
@@ -78,6 +86,8 @@ def encode(envelope: EventEnvelope, *, payload: str | None = None) -> tuple[tupl
     read_time(str(envelope.timestamp), field="timestamp")
     if envelope.reply_to is not None:
         check_stream_name(envelope.reply_to, field="reply_to")
+    if envelope.callback_url is not None:
+        check_callback_url(envelope.callback_url, field="callback_url")
     defaults = {
         "root_id": envelope.event_id,
         "idempotency_key": envelope.event_id,
@@ -145,6 +155,11 @@ def show_bytes(value: bytes) -> str:
 
 def _id(controls: dict[str, str], name: str) -> str | None:
     return check_id(controls[name], field=name) if name in controls else None
+
+
+def _callback(controls: dict[str, str]) -> str | None:
+    text = controls.get("callback_url")
+    return None if text is None else check_callback_url(text, field="callback_url")
 
 
 def _reference(controls: dict[str, str]) -> str | None:

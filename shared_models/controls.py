@@ -10,6 +10,7 @@ All are optional; an empty value counts as absent, since Redis has no null. Form
 - ``step_index`` counts from 0, ``attempt`` from 1.
 - ``reply_to``: a stream name that is not one of Headrace's own keys.
 - ``tokens``: ``true``; anything else is no.
+- ``callback_url``: an address for HTTP, of at most 2,048 bytes, without a user's name or password in it.
 - ``traceparent, tracestate``: W3C Trace Context. As that specification asks, what cannot be read is left out and never
   fails the event.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 from shared_models.envelope import SCHEMA_VERSION
 from shared_models.errors import EnvelopeInvalid, VersionUnsupported
@@ -25,6 +27,7 @@ from shared_models.errors import EnvelopeInvalid, VersionUnsupported
 MAX_ID_BYTES = 256
 MAX_LABEL_BYTES = 1024
 MAX_TRACESTATE_BYTES = 512
+MAX_URL_BYTES = 2048
 MAX_COUNT = 10**6
 
 CONTROL = frozenset(
@@ -47,6 +50,7 @@ CONTROL = frozenset(
         "traceparent",
         "tracestate",
         "tokens",
+        "callback_url",
         "payload_ref",
     }
 )
@@ -118,6 +122,21 @@ def read_time(text: str, *, field: str) -> int:
     raise EnvelopeInvalid(
         f"{field}: {text[:80]!r} is not a time; write milliseconds since 1970 (UTC) or ISO 8601", field=field
     )
+
+
+def check_callback_url(text: str, *, field: str) -> str:
+    """``text`` if it can be called; EnvelopeInvalid otherwise. Whether it may be called is for who calls it."""
+    check_label(text, field=field, limit=MAX_URL_BYTES)
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:  # a broken port or bracket
+        raise EnvelopeInvalid(f"{field}: {error}", field=field) from error
+    if not good or parts.fragment or any(c in text for c in ' \\"<>'):
+        raise EnvelopeInvalid(f"{field}: is not an http or https URL", field=field)
+    if "@" in parts.netloc:
+        raise EnvelopeInvalid(f"{field}: has a name or password in it", field=field)
+    return text
 
 
 def trace_context(traceparent: str | None, tracestate: str | None) -> tuple[str | None, str | None]:

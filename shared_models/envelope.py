@@ -36,6 +36,8 @@ class EventEnvelope(BaseModel):
     tracestate: str | None = None
     tokens: bool = False
     """Whether the models' tokens are told in the run's feed, where the flow can stream them."""
+    callback_url: str | None = None
+    """Where the outcome is told, instead of the route's own callback; only where the route allows it."""
     payload: dict[str, Any] = Field(default_factory=dict)
     payload_ref: str | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)

@@ -87,6 +87,11 @@ def default_dead_letters(stream: str) -> str:
     return f"{stream}:dead_letter"
 
 
+def default_callbacks(stream: str, group: str) -> str:
+    """Where the callbacks of a route wait for their delivery. No two routes share one."""
+    return f"{stream}:callbacks" if group == "headrace" else f"{stream}:{group}:callbacks"
+
+
 _ACCENTS = re.compile(r"(?<=[a-z])[\u0300-\u036f]+")
 
 

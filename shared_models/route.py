@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from shared_models.controls import check_callback_url
 from shared_models.errors import EnvelopeInvalid
 from shared_models.names import check_stream_name
 from shared_models.webhooks import Scheme
@@ -61,13 +62,24 @@ class _Spec(BaseModel):
 class RetryPolicy(_Spec):
     """How often and how late a failed event is tried again.
 
-    The delay is random in ``[0, min(max, initial * factor^n)]``.
+    The delay is random in ``[0, min(max, initial * factor^n)]``; or it is the next of ``delays``, a fifth more or less,
+    after whose last the event has failed.
     """
 
     max_attempts: int = Field(default=3, ge=1, le=100)
+    delays: Annotated[tuple[Annotated[Duration, Field(ge=0)], ...], Field(max_length=99)] = ()
     initial: Duration = 1.0
     factor: float = Field(default=2.0, ge=1.0, le=100.0)
     max: Duration = 60.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _counted(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(delays := data.get("delays"), list | tuple) and delays:
+            if data.get("max_attempts", len(delays) + 1) != len(delays) + 1:
+                raise ValueError("delays say how many attempts there are: leave max_attempts out")
+            return {**data, "max_attempts": len(delays) + 1}
+        return data
 
 
 class IdempotencySpec(_Spec):
@@ -210,6 +222,47 @@ class LimitsSpec(Bounds):
     tenant: Bounds = Bounds()
 
 
+def _callback_url(value: str) -> str:
+    try:
+        return check_callback_url(value, field="url")
+    except EnvelopeInvalid as error:
+        raise ValueError(error.message.removeprefix("url: ")) from error
+
+
+CALLBACK_DELAYS = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
+"""Seconds between attempts: the table of the Standard Webhooks specification."""
+
+
+class CallbackSpec(_Spec):
+    """Where a route's outcomes are told over HTTP, in the Standard Webhooks form.
+
+    ``secrets`` sign it: two while one is rotated; none: the worker's own (``HEADRACE_CALLBACKS__SECRET``). ``events``
+    are the outcomes that are told. ``allow_request``: an event may bring a URL of its own. ``delays`` are between
+    attempts; ``concurrency`` is how many are on their way at once in a process.
+    """
+
+    url: Annotated[str, AfterValidator(_callback_url)] | None = None
+    secrets: Annotated[tuple[SecretSource, ...], Field(max_length=2)] = ()
+    events: Annotated[tuple[Literal["completed", "dead_lettered"], ...], Field(min_length=1)] = (
+        "completed",
+        "dead_lettered",
+    )
+    allow_request: bool = False
+    delays: Annotated[tuple[Annotated[Duration, Field(ge=0)], ...], Field(max_length=99)] = CALLBACK_DELAYS
+    concurrency: int = Field(default=4, ge=1, le=1000)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _address(cls, data: Any) -> Any:
+        return {"url": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _some(self) -> CallbackSpec:
+        if self.url is None and not self.allow_request:
+            raise ValueError("write a url, or allow_request: true, or both")
+        return self
+
+
 class ScaleSpec(_Spec):
     """How many workers an autoscaler starts for a route: one for each ``target`` events, from ``min`` to ``max``.
 
@@ -255,6 +308,7 @@ class RouteSpec(_Spec):
     """The names of variables that an event may bring itself."""
     upgrade: Literal["none", "safe"] = "none"
     webhook: WebhookSpec | None = None
+    callback: CallbackSpec | None = None
     limits: LimitsSpec = LimitsSpec()
     scale: ScaleSpec = ScaleSpec()
     isolation: Literal["shared", "exclusive"] = "shared"

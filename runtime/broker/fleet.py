@@ -50,6 +50,8 @@ class RouteEntry:
     version: str = ""
     ready: bool = True
     reason: str = ""
+    internal: bool = False
+    """No flow: it delivers another route's callbacks, and takes events from workers only."""
     ingress: dict[str, Any] = field(default_factory=dict, hash=False)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from shared_models.chat import ChatCommit
 from shared_models.result import Decision, Pause, RunEventType, RunResult
+from shared_models.route import CallbackSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class FlowSource:
     path: Path
     files_dir: Path
     upgrade: bool = False
+    callback: CallbackSpec | None = None
+    """It is no flow, but delivers callbacks as this says."""
     variables: frozenset[str] = frozenset()
     """Names of variables that the route spec provides, or lets events bring."""
 

@@ -169,8 +169,11 @@ def _status(value: Any) -> int | None:
 def retry_after(error: BaseException) -> float | None:
     """The seconds that an answer's Retry-After asks for: a number, or an HTTP date (RFC 9110, 10.2.3)."""
     headers = getattr(getattr(error, "response", None), "headers", None)
-    if headers is None or not hasattr(headers, "get"):
-        return None
+    return retry_after_of(headers) if headers is not None and hasattr(headers, "get") else None
+
+
+def retry_after_of(headers: Any) -> float | None:
+    """The same of an answer's headers."""
     try:
         if (millis := headers.get("retry-after-ms")) is not None:
             return max(0.0, float(millis) / 1000)

@@ -17,7 +17,7 @@ from runtime.errors import BrokerError
 from runtime.gateway.auth import Principal
 from runtime.gateway.deps import Gateway
 from runtime.gateway.problems import Problem
-from runtime.gateway.routes_known import keys_of
+from runtime.gateway.routes_known import keys_of, spec_of
 from shared_models.codec import encode, new_event_id
 from shared_models.controls import check_id, read_time
 from shared_models.envelope import EventEnvelope
@@ -78,6 +78,10 @@ async def accept(gateway: Gateway, route: RouteEntry, tenant: str | None, events
     Raises a ContractError for one that cannot be an event (nothing is published then), Problem 422 for a key that was
     used for another request, 429 and 503 where it is too much now, and BrokerError.
     """
+    if any("callback_url" in event.controls for event in events):
+        spec = spec_of(route).callback
+        if spec is None or not spec.allow_request:
+            raise Problem(403, "callback_forbidden", f"route {route.route} takes no callback from a request")
     made = [_envelope(route, tenant, event) for event in events]
     entries_of = [encode(envelope, payload=event.text) for envelope, event in zip(made, events, strict=True)]
     await gateway.pressure.admit(route, tenant, [envelope.event_id for envelope in made])
@@ -125,6 +129,7 @@ def _envelope(route: RouteEntry, tenant: str | None, event: Incoming) -> EventEn
         traceparent=controls.get("traceparent"),
         tracestate=controls.get("tracestate"),
         tokens=controls.get("tokens") == "true",
+        callback_url=controls.get("callback_url"),
     )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from runtime.broker.fleet import RouteEntry
@@ -14,11 +12,12 @@ from runtime.broker.publisher import DEDUP
 from runtime.gateway import bodies
 from runtime.gateway.accepting import Incoming
 from runtime.gateway.problems import Problem
+from runtime.secret_sources import live_secrets
 from runtime.telemetry import logs
 from shared_models import webhooks
 from shared_models.controls import MAX_LABEL_BYTES, check_label
 from shared_models.errors import EnvelopeInvalid
-from shared_models.route import SecretSource, WebhookSpec
+from shared_models.route import WebhookSpec
 from shared_models.strict_json import parse_json
 
 _LOG = logs.get_logger("headrace.gateway")
@@ -35,7 +34,7 @@ _LONGEST_VALUE = 500
 def checked(spec: WebhookSpec, route: RouteEntry, headers: Mapping[str, str], body: bytes) -> webhooks.Signed:
     """The request, if one of the live secrets has signed it. Raises Problem 401, or 503 where no secret can be used."""
     try:
-        secrets = [value for value in map(_secret, spec.secrets) if value]
+        secrets = live_secrets(spec.secrets)
         if not secrets:
             raise ValueError("none of its secrets is set")
         return webhooks.verify(spec.scheme, headers, body, secrets, now=time.time(), tolerance=spec.tolerance)
@@ -74,16 +73,6 @@ def answered_here(spec: WebhookSpec, headers: Mapping[str, str], body: bytes) ->
             if isinstance(value, dict) and value.get("type") == "url_verification":
                 return {"challenge": str(value.get("challenge", ""))}
     return None
-
-
-def _secret(source: SecretSource) -> str:
-    """A secret, read anew for each request: one that is rotated takes effect at once. Empty: there is none."""
-    if source.env is not None:
-        return os.environ.get(source.env, "").strip()
-    try:
-        return Path(source.file or "").read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _payload(headers: Mapping[str, str], text: str) -> tuple[dict[str, Any], str | None, str | None]:

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Header, Query
 from starlette.requests import HTTPConnection
 
-from shared_models.controls import MAX_ID_BYTES, check_label, trace_context
+from shared_models.controls import MAX_ID_BYTES, MAX_URL_BYTES, check_callback_url, check_label, trace_context
 from shared_models.errors import EnvelopeInvalid
 
 MAX_KEY = 255
@@ -31,6 +31,7 @@ class Options:
     traceparent: str | None
     tracestate: str | None
     tokens: bool
+    callback_url: str | None
 
     @property
     def controls(self) -> dict[str, str]:
@@ -40,6 +41,7 @@ class Options:
             ("traceparent", self.traceparent),
             ("tracestate", self.tracestate),
             ("tokens", "true" if self.tokens else None),
+            ("callback_url", self.callback_url),
         )
         return {name: value for name, value in found if value is not None}
 
@@ -68,6 +70,10 @@ async def _options(
     stream: Annotated[
         bool, Query(description="Tell the models' tokens and the components in the run's events, as they come.")
     ] = False,
+    callback: Annotated[
+        str | None,
+        Query(description="A URL that is told of the outcome, where the route allows it.", max_length=MAX_URL_BYTES),
+    ] = None,
     idempotency_key: Annotated[
         str | None, Header(description="The same key and body: the same event. The same key, another body: 422.")
     ] = None,
@@ -77,8 +83,10 @@ async def _options(
 ) -> Options:
     most = connection.app.state.gateway.settings.gateway.max_wait
     parent, state = trace_context(traceparent, tracestate)
+    if callback is not None:
+        check_callback_url(callback, field="callback")
     seconds = _preferred(prefer) if wait is None else _seconds(wait)
-    return Options(session_id, tenant_id, _key(idempotency_key), min(seconds, most), parent, state, stream)
+    return Options(session_id, tenant_id, _key(idempotency_key), min(seconds, most), parent, state, stream, callback)
 
 
 def _seconds(text: str) -> float:

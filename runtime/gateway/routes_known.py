@@ -37,7 +37,7 @@ class KnownRoutes:
         routes = await self._at_most(FRESH)
         if name not in routes:
             routes = await self._at_most(AGAIN)
-        if name in routes:
+        if name in routes and not routes[name].internal:
             return routes[name]
         near = difflib.get_close_matches(name, routes, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""

@@ -49,6 +49,8 @@ class Route:
     spec_path: Path | None = None
     stale: str | None = None
     files_version: str = ""
+    callbacks_of: str | None = None
+    """The route whose callbacks it delivers: it is no flow of the folder, workers have it by themselves."""
 
     @property
     def stream(self) -> str:

@@ -29,6 +29,7 @@ from runtime.settings import Settings
 from runtime.worker import deadlines
 from runtime.worker.board import Slot
 from runtime.worker.consumer import Consumer
+from runtime.worker.deliverer import Deliverer
 from runtime.worker.flights import Abort, Flights
 from runtime.worker.janitor import Janitor
 from runtime.worker.lanes import Lanes
@@ -129,9 +130,10 @@ class Identity:
         self._lease = lease
         self._flights = Flights()
         broker, settings, lanes, limiter = resources.broker, resources.settings, resources.lanes, resources.limiter
+        engine = Deliverer(resources.engine, settings.callbacks)
         processor = Processor(
             broker,
-            resources.engine,
+            engine,
             self._lease,
             settings,
             worker=self.name,
@@ -153,7 +155,7 @@ class Identity:
         )
         self._book = RouteBook(
             broker,
-            resources.engine,
+            engine,
             lanes,
             takes=self._takes,
             changed=self._consumer.kick,
@@ -254,9 +256,14 @@ class Identity:
         self._consumer.kick()
 
     def _takes(self, route: Route) -> bool:
-        if self._with.only and route.name not in self._with.only:
+        if self._with.only and not ({route.name, self._asked_with(route)} & self._with.only):
             return False
         return not (self._with.leaves_exclusive and route.spec.isolation == "exclusive")
+
+    def _asked_with(self, route: Route) -> str | None:
+        """The route by whose name this one is asked for too; not in a process that is for one route or entry alone."""
+        alone = self._with.slot is not None and not self._with.leaves_exclusive
+        return None if alone else route.callbacks_of
 
     def _ask_alone(self, route: str, entry_id: str) -> None:
         self._with.tell({"alone": [route, entry_id]})

@@ -10,7 +10,7 @@ from runtime.broker.gate import Claim
 from runtime.broker.outcome import RunMeta
 from runtime.errors import ArchiveUnavailable, EventFault
 from runtime.expressions import ExpressionFailed
-from runtime.worker import publications
+from runtime.worker import callbacks, publications
 from runtime.worker.attachments import Attachments
 from runtime.worker.flights import Flight
 from runtime.worker.lanes import ActiveRoute
@@ -50,6 +50,8 @@ class Intake:
                 now_ms=time.time_ns() // 1_000_000,
             )
             event_id, key = envelope.event_id, envelope.idempotency_key
+            if envelope.callback_url and not callbacks.allowed(route.spec):
+                raise EventFault(_callback_refused(route.name))
             envelope = await self._attachments.whole(envelope)
             if route.spec.idempotency.key is not None:
                 key = _key(route.spec.idempotency.key, envelope, where=f"route {route.name}, idempotency.key")
@@ -96,6 +98,14 @@ def _meta(active: ActiveRoute, envelope: EventEnvelope | None, event_id: str, ke
         session_id=envelope.session_id,
         tenant_id=envelope.tenant_id,
         key=key,
+    )
+
+
+def _callback_refused(route: str) -> ErrorInfo:
+    return ErrorInfo(
+        code="callback_refused",
+        message=f"the event names a callback_url, which route {route} does not allow; add callback: "
+        "{allow_request: true} to the route's spec, or leave it out",
     )
 
 

@@ -23,7 +23,7 @@ from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, R
 from runtime.engine.base import Engine, RunPaused
 from runtime.errors import ArchiveUnavailable
 from runtime.settings import Settings
-from runtime.worker import publications
+from runtime.worker import callbacks, publications
 from runtime.worker.admission import Admission
 from runtime.worker.attachments import Attachments
 from runtime.worker.execution import Aborted, Execution
@@ -106,7 +106,7 @@ class Processor:
             result = output.result
             assert work.envelope is not None  # noqa: S101  there is one where there is no poison
             published = publications.completed(route, work.envelope, result, _now(), read=work.flight.lane.read)
-            return Completed(result, published, output.chat)
+            return Completed(result, published + callbacks.completed(work, result, _now()), output.chat)
         except Aborted as aborted:
             return _aborted(aborted.why)
         except RunPaused as paused:
@@ -142,7 +142,7 @@ def _with_reply(work: Work, outcome: Outcome) -> Outcome:
     if isinstance(outcome, DeadLettered) and work.envelope is not None:
         lane = work.flight.lane
         told = publications.dead_lettered(work.active.route, work.envelope, outcome.error, _now(), read=lane.read)
-        return replace(outcome, publications=told)
+        return replace(outcome, publications=told + callbacks.dead_lettered(work, outcome.error, _now()))
     return outcome
 
 

@@ -33,6 +33,8 @@ def completed(
     ``read`` are streams that routes read, which nothing may trim. Raises ExpressionFailed naming the rule whose
     expression cannot be evaluated.
     """
+    if route.callbacks_of:  # what a callback comes to is told by its record, and by its dead letter
+        return ()
     rules = route.spec.publish
     scope = scope_of(envelope).with_variable("output", _document(route, result)) if rules else Scope({})
     default = _default_payload(route, envelope, result)
@@ -54,7 +56,7 @@ def dead_lettered(
     route: Route, envelope: EventEnvelope, error: ErrorInfo, now: int, *, read: Container[str] = ()
 ) -> tuple[Publication, ...]:
     """What the event's reply_to is told of its end; nothing where it has none."""
-    if not envelope.reply_to:
+    if not envelope.reply_to or route.callbacks_of:
         return ()
     payload = {
         "error": error.model_dump(mode="json", exclude={"traceback", "retry_after"}),

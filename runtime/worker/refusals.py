@@ -9,7 +9,7 @@ import structlog
 
 from runtime.broker.outcome import Completed, DeadLettered, Outcome, Suspended
 from runtime.errors import BrokerError, OutcomeTooLarge, PublishRefused
-from runtime.worker import publications
+from runtime.worker import callbacks, publications
 from runtime.worker.work import Work
 from shared_models.dead_letter import ErrorInfo
 from shared_models.errors import HeadraceError
@@ -63,4 +63,4 @@ def dead(work: Work, refused: HeadraceError, result: RunResult | None) -> DeadLe
     info = ErrorInfo(code=code, message=refused.message)
     now, read = time.time_ns() // 1_000_000, work.flight.lane.read
     told = publications.dead_lettered(work.active.route, work.envelope, info, now, read=read) if work.envelope else ()
-    return DeadLettered(info, result=result, publications=told)
+    return DeadLettered(info, result=result, publications=told + callbacks.dead_lettered(work, info, now))

@@ -76,5 +76,6 @@ def _entry(lane: Lane, route: Route) -> RouteEntry:
         version=lane.active.route.version if lane.active else route.version,
         ready=lane.active is not None and not lane.refused,
         reason=lane.stale or "; ".join(lane.needs),
-        ingress=ingress_of(route.spec),
+        internal=route.callbacks_of is not None,
+        ingress={} if route.callbacks_of else ingress_of(route.spec),
     )

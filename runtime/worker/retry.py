@@ -44,7 +44,14 @@ def decide(error: BaseException, *, attempts: int, policy: RetryPolicy, draw: ra
 
 
 def delay(attempts: int, policy: RetryPolicy, draw: random.Random, retry_after: float | None = None) -> float:
-    """Seconds to wait after the ``attempts``-th failed attempt: full jitter below a growing bound, or Retry-After."""
+    """Seconds to wait after the ``attempts``-th failed attempt: full jitter below a growing bound, or Retry-After.
+
+    Of a policy with ``delays``: the next of them, a fifth more or less.
+    """
+    if policy.delays:
+        base = policy.delays[min(attempts, len(policy.delays)) - 1]
+        jitter = base * draw.uniform(0.8, 1.2)
+        return jitter if retry_after is None else max(jitter, min(retry_after, max(base, MAX_RETRY_AFTER)))
     bound = min(policy.max, policy.initial * policy.factor ** (attempts - 1))
     jitter = draw.uniform(0.0, bound)
     return jitter if retry_after is None else max(jitter, min(retry_after, MAX_RETRY_AFTER))

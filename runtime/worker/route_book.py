@@ -12,6 +12,7 @@ from runtime.broker.keys import RouteKeys
 from runtime.engine.base import Engine, FlowSource, LoadedFlow
 from runtime.errors import BrokerError, BrokerUnavailable, FlowUnready
 from runtime.registry.snapshot import Problem, Route, Snapshot
+from runtime.worker.callbacks import with_callbacks
 from runtime.worker.lanes import ActiveRoute, Lane, Lanes
 from runtime.worker.lease import Lease
 from shared_models.errors import HeadraceError
@@ -48,6 +49,7 @@ class RouteBook:
     async def apply(self, snapshot: Snapshot) -> None:
         """Load what is new, keep what is not, close what is gone. Runs in flight finish on their own version."""
         async with self._lock:
+            snapshot = with_callbacks(snapshot)
             self.snapshot, self.problems = snapshot, snapshot.problems
             mine = {n: r for n, r in snapshot.routes.items() if self._takes(r)}
             family = sources(snapshot.routes)
@@ -193,10 +195,11 @@ def flow_source(route: Route) -> FlowSource:
         path=route.path,
         files_dir=route.files_dir,
         upgrade=route.spec.upgrade == "safe",
+        callback=route.spec.callback if route.callbacks_of else None,
         variables=variables,
     )
 
 
 def sources(routes: Mapping[str, Route]) -> dict[str, FlowSource]:
     """All of them, by name."""
-    return {name: flow_source(route) for name, route in routes.items()}
+    return {name: flow_source(route) for name, route in routes.items() if route.callbacks_of is None}

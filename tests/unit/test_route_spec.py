@@ -63,7 +63,7 @@ upgrade: safe
 def test_a_whole_spec() -> None:
     made = spec(WHOLE)
     assert (made.stream, made.group, made.concurrency, made.timeout) == ("orders", "billing", 4, 90.0)
-    assert made.retry.model_dump() == {"max_attempts": 5, "initial": 0.5, "factor": 1.5, "max": 120.0}
+    assert made.retry.model_dump() == {"max_attempts": 5, "initial": 0.5, "factor": 1.5, "max": 120.0, "delays": ()}
     assert (made.idempotency.key, made.idempotency.ttl) == ("payload.order_id", 604800.0)
     assert [rule.to for rule in made.publish] == ["next", "audit"]
     assert made.tweaks is TweaksPolicy.OFF

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from runtime.broker.outcome import DeadLettered, Released, Retried
-from runtime.errors import EventFault, RouteFault, RunFailed, RunTimeout
+from runtime.errors import ArchiveUnavailable, EventFault, ObjectMissing, RouteFault, RunFailed, RunTimeout
 from runtime.expressions import ExpressionFailed
 from runtime.worker.retry import MAX_RETRY_AFTER, decide, delay, describe
 from shared_models.dead_letter import ErrorInfo
@@ -56,6 +56,38 @@ def test_retry_after_is_honoured_and_bounded(draw):
     late = decide(RunFailed(INFO.model_copy(update={"retry_after": 42.0})), attempts=1, policy=POLICY, draw=draw)
     assert isinstance(late, Retried)
     assert late.delay == 42.0
+
+
+def test_a_table_of_delays_is_followed_a_fifth_more_or_less():
+    policy = RetryPolicy(delays=["10s", "2h"])
+    assert policy.max_attempts == 3
+    for attempts, base in ((1, 10), (2, 7200)):
+        drawn = [delay(attempts, policy, random.Random(seed)) for seed in range(300)]
+        assert all(0.8 * base <= d <= 1.2 * base for d in drawn)
+        assert max(drawn) - min(drawn) > 0.3 * base
+    error = RunFailed(INFO)
+    outcomes = [decide(error, attempts=n, policy=policy, draw=random.Random(1)) for n in (1, 2, 3)]
+    assert [type(outcome) for outcome in outcomes] == [Retried, Retried, DeadLettered]
+
+
+def test_a_retry_after_of_hours_is_honoured_where_the_table_is_as_slow(draw):
+    policy = RetryPolicy(delays=["1s", "10h"])
+    assert delay(1, policy, draw, retry_after=30) == 30
+    assert delay(1, policy, draw, retry_after=1e9) == MAX_RETRY_AFTER
+    assert delay(2, policy, draw, retry_after=1e9) >= 36_000
+
+
+def test_a_table_says_how_many_attempts_there_are():
+    with pytest.raises(ValueError, match="leave max_attempts out"):
+        RetryPolicy(delays=["1s"], max_attempts=5)
+
+
+def test_an_archive_that_is_away_is_waited_for_and_blocks_nothing(draw):
+    waits = decide(ArchiveUnavailable(), attempts=9, policy=POLICY, draw=draw)
+    assert isinstance(waits, Released)
+    assert not waits.blocks
+    assert waits.delay >= 15
+    assert isinstance(decide(ObjectMissing(), attempts=1, policy=POLICY, draw=draw), DeadLettered)
 
 
 def test_an_error_of_unknown_kind_is_described_with_its_place():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from runtime.broker.keys import RouteKeys
 from runtime.broker.outcome import Completed, DeadLettered, Outcome, Released, Retried, RunMeta, Settled
 from runtime.broker.settlement import OutcomeRefused
 from runtime.errors import BrokerError, BrokerUnavailable
+from runtime.registry.snapshot import Route
 from runtime.settings import Settings
 from runtime.worker import settler
 from runtime.worker.settler import Settler
@@ -20,6 +22,7 @@ from runtime.worker.work import Work
 from shared_models.dead_letter import ErrorInfo
 from shared_models.envelope import EventEnvelope
 from shared_models.result import RunResult
+from shared_models.route import RouteSpec
 
 KEYS = RouteKeys("flows:a", "headrace")
 ERROR = ErrorInfo(code="run_failed", message="it broke")
@@ -75,7 +78,7 @@ def work(event: str = "B", entry: str = "2-0") -> Work:
     return Work(
         flight=SimpleNamespace(abort=None, lane=lane),  # type: ignore[arg-type]
         delivery=Delivery(entry, ()),
-        active=SimpleNamespace(route=SimpleNamespace(name="a", dead_letters="dead")),  # type: ignore[arg-type]
+        active=SimpleNamespace(route=Route("a", RouteSpec(dead_letter="dead"), "v", "", {}, Path("a.json"))),  # type: ignore[arg-type]
         claim=Claim(KEYS, "w", entry, "w.1", "k", event, 1.0),
         meta=RunMeta(route="a", version="v", root_id=event, tenant_id="tenant-B", session_id="s", key="k"),
         envelope=envelope,
