@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -80,3 +82,13 @@ def test_a_scope_with_the_output_leaves_the_first_as_it_was(scope: Scope) -> Non
     assert after.evaluate("output.text + payload.user", where="when") == "hiada"
     with pytest.raises(ExpressionFailed):
         scope.evaluate("output.text", where="when")
+
+
+def test_a_first_expression_loads_no_command_line() -> None:
+    code = (
+        "import sys; from runtime.expressions import Scope;"
+        "assert Scope({'payload': {'n': 1}}).evaluate('payload.n + 1', where='here') == 2;"
+        "assert 'prompt_toolkit' not in sys.modules and 'cel.cli' not in sys.modules, sorted(sys.modules);"
+        "import cel.cli; assert cel.cli.Console"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
