@@ -12,6 +12,9 @@ OTHERS := redis-8 kubectl
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--all-extras --group dev pyproject.toml
 
+# Where this is set, as it is in many containers, each process compiles thousands of Langflow's modules anew: 8 s of CPU.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: run test unit check lock-check bench chaos lock clean
 
 $(VENV)/.ready: pyproject.toml $(LOCK) $(OTHERS:%=tests/%.lock)
