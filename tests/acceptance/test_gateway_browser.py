@@ -16,7 +16,7 @@ import pytest
 from playwright.async_api import Page, async_playwright
 
 from shared_models.result import RunEventType
-from tests.acceptance.test_gateway_streams import hands, sent
+from tests.support.followers import hands, sent
 from tests.support.gateway import gateway_process
 from tests.support.servers import free_port
 

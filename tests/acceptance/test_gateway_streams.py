@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
-import httpx
 import pytest
 
-from runtime.broker.client import Broker
-from runtime.broker.feeds import Progress
-from runtime.broker.fleet import RouteEntry
-from runtime.broker.keys import RouteKeys
-from runtime.settings import RedisSettings
 from shared_models.result import RunEventType
-from tests.support.gateway import GatewayProcess, gateway_process, route_entry
+from tests.support.followers import KEYS, asking, hands, sent, storm
+from tests.support.gateway import GatewayProcess, gateway_process
 from tests.support.harness import running, write_flow
 from tests.support.servers import RedisServer, valkey_binary
 from tests.support.sse import Sent, events, told
 from tests.support.steps import StepEngine
 
 DEADLINE = 20
-KEYS = RouteKeys("flows:a", "headrace")
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +24,6 @@ def gateway(valkey_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
     """One for all tests here: what it knows, it knows from Redis."""
     with gateway_process(valkey_server.url, tmp_path_factory.mktemp("gateway")) as process:
         yield process
-
-
-@asynccontextmanager
-async def asking(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=DEADLINE, limits=limits) as http:
-        yield http
-
-
-async def sent(http: httpx.AsyncClient, route: str, **payload: object) -> str:
-    query = "?stream=true" if payload.pop("stream", False) else ""
-    done = await http.post(f"/v1/routes/{route}/events{query}", json=payload)
-    assert done.status_code == 202, done.text
-    return str(done.json()["event_id"])
 
 
 def kinds(found: list[Sent]) -> list[str]:
@@ -100,82 +78,7 @@ async def test_who_follows_hears_of_components_without_asking_for_tokens(server_
         assert engine.effects == []
 
 
-# --- a run that a test tells itself ---------------------------------------------------------------------------------
-
-
-class Hands:
-    """Tells runs as a worker does, line by line."""
-
-    def __init__(self, url: str) -> None:
-        self.broker = Broker.connect(url, RedisSettings())
-
-    async def register(self, *routes: RouteEntry) -> None:
-        await self.broker.fleet.register(routes)
-
-    async def tell(self, event: str, lines: list[tuple[RunEventType, int]]) -> None:
-        told = [Progress(kind, n, {"n": n}) for kind, n in lines]
-        await self.broker.feeds.append(KEYS, event, told)
-
-    async def end(self, event: str) -> None:
-        """The last line, and the record with it."""
-        await self.broker.connection.command("HSET", KEYS.run(event), "status", "completed")
-        await self.tell(event, [(RunEventType.COMPLETED, -1)])
-
-
-@asynccontextmanager
-async def hands(url: str) -> AsyncIterator[Hands]:
-    made = Hands(url)
-    try:
-        await made.register(route_entry("a"))
-        yield made
-    finally:
-        await made.broker.close()
-
-
-async def storm(url: str, gateway: GatewayProcess, *, runs: int, lines: int, seed: int = 1) -> tuple[int, int]:
-    """Follow runs by clients that break off again and again; how often, and how many lines were told.
-
-    Every line is seen once and in order, or this fails.
-    """
-    draw, breaks, total = random.Random(seed), 0, 0
-    async with hands(url) as worker, asking(gateway) as http:
-        made = [await sent(http, "a", n=n) for n in range(runs)]
-
-        async def produce(event: str) -> None:
-            for start in range(0, lines, 10):
-                await worker.tell(event, [(RunEventType.COMPONENT_ENDED, n) for n in range(start, start + 10)])
-                await asyncio.sleep(draw.uniform(0, 0.02))
-            await worker.end(event)
-
-        async def consume(event: str) -> None:
-            nonlocal breaks, total
-            seen: list[int] = []
-            last: str | None = None
-            while True:
-                left = draw.randrange(1, 40)
-                headers = {"last-event-id": last} if last else {}
-                async with http.stream("GET", f"/v1/runs/{event}/events", headers=headers) as response:
-                    if response.status_code == 204:  # it broke off after the last line
-                        assert seen == [*range(lines), -1]
-                        total += len(seen)
-                        return
-                    async for one in events(response):
-                        if one.kind == "end":
-                            assert seen == [*range(lines), -1]
-                            total += len(seen)
-                            return
-                        assert one.kind != "gap"
-                        if one.id is not None:
-                            last = one.id
-                        if "n" in one.data:
-                            seen.append(one.data["n"])
-                        left -= one.kind != ""
-                        if left <= 0:
-                            breaks += 1
-                            break
-
-        await asyncio.gather(*(produce(event) for event in made), *(consume(event) for event in made))
-    return breaks, total
+# --- runs that a test tells itself -----------------------------------------------------------------------------------
 
 
 async def test_of_clients_that_break_off_again_and_again_none_loses_or_repeats_a_line(server_url, gateway):

@@ -22,7 +22,19 @@ from rich.table import Table
 from tests.benchmarks.figures import Row, Value
 
 RESULTS = Path(__file__).parent / "results"
-BENCHMARKS = ("latency", "idle", "gateway", "flows", "noop", "growth", "memory", "startup", "recovery", "soak")
+BENCHMARKS = (
+    "latency",
+    "idle",
+    "gateway",
+    "streams",
+    "flows",
+    "noop",
+    "growth",
+    "memory",
+    "startup",
+    "recovery",
+    "soak",
+)
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import redis
 
+from tests.benchmarks import streams
 from tests.benchmarks.figures import Row, quantile
 from tests.benchmarks.gateway import steady as steady_requests
 from tests.benchmarks.noop import echo_flows, steady
@@ -32,6 +33,12 @@ async def test_an_open_loop_measures_a_gateway(tmp_path: Path, valkey_url: str) 
     with gateway_process(valkey_url, tmp_path) as running:
         load = await steady_requests(running.url, "/v1/routes/hello/events", rate=50, seconds=0.2)
     assert (len(load.latencies), load.statuses) == (10, {202: 10})
+
+
+async def test_open_streams_and_reconnects_are_measured() -> None:
+    opened, storm = await streams.measure(quick=True)
+    assert (opened.reached, storm.reached) == (True, True)
+    assert storm.values["lines"] == 5 * 51
 
 
 def test_a_row_tells_whether_its_target_is_reached() -> None:
