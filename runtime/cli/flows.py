@@ -187,6 +187,49 @@ def check(
         raise typer.Exit(FAILED)
 
 
+@app.command("requirements")
+def requirements(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Default: the flows folder.", show_default=False)
+    ] = None,
+) -> None:
+    """Print what the flows need, pinned to what is installed here: the engine, and no package more than they ask for.
+
+    For an image that holds no more (k8s/image). Exits with 1 where something is not installed, so has no version.
+    """
+    from runtime.cli.connection import read_settings
+    from runtime.cli.directory import scan_folder
+    from runtime.worker.route_book import sources
+
+    path = folder or read_settings().flows
+    if not path.is_dir():
+        raise typer.BadParameter(f"there is no folder {path}")
+    snapshot = scan_folder(path)
+    _need_engine()
+    from runtime.engine.catalog import installed
+    from runtime.engine.packages import packages_of
+
+    packages = packages_of(sources(snapshot.routes).values(), installed())
+    for package in packages:
+        say(package.line + (f"  # {', '.join(package.routes[:5])}" if package.routes else ""))
+    for problem in snapshot.problems:
+        note(f"{problem.path}: {problem.message}")
+    unknown = [package.name for package in packages if package.version is None]
+    if unknown:
+        note(f"headrace: not installed here, so without a version: {', '.join(unknown)}")
+    if unknown or snapshot.problems:
+        raise typer.Exit(FAILED)
+
+
+def _need_engine() -> None:
+    from runtime.errors import EngineError
+
+    if _missing_engine():
+        raise EngineError(
+            "flows are checked with Langflow's engine, which is not installed: pip install 'headrace[worker]'"
+        )
+
+
 def _scan(path: Path) -> tuple[Snapshot, Path | None]:
     """The snapshot of the folder, and the one file that is asked about."""
     from runtime.cli.directory import scan_folder
@@ -199,17 +242,13 @@ def _scan(path: Path) -> tuple[Snapshot, Path | None]:
 
 
 def _reports(snapshot: Snapshot, wanted: Path | None) -> Iterator[FlowReport]:
-    from runtime.errors import EngineError
     from runtime.worker.route_book import sources
 
     siblings = sources(snapshot.routes)
     asked = [s for s in siblings.values() if wanted is None or wanted in _files(s.path)]
     if not asked:
         return
-    if _missing_engine():
-        raise EngineError(
-            "flows are checked with Langflow's engine, which is not installed: pip install 'headrace[worker]'"
-        )
+    _need_engine()
     from runtime.engine.check import check_flows
 
     if sys.stderr.isatty():

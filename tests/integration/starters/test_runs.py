@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from runtime.errors import Fault, FlowUnready
 from shared_models.result import Output
 from tests.integration.starters.conftest import MODES, Runner, asked
 from tests.integration.starters.expected import COMPLETE, FAILS, NEEDS_A_FILE, REACHES
+from tests.support.command import in_process
 from tests.support.provider import StubProvider
 from tests.support.starters import starters
 
@@ -83,3 +85,15 @@ async def test_calls_nobody_but_the_model(route: str, runner: Runner) -> None:
 def compared(outputs: list[Output]) -> dict[str, dict[str, Any]]:
     """Our outputs in the words of the stock side: all starters end in chat outputs, whose value is a message."""
     return {output.id: {"message": {"text": output.text}} for output in outputs}
+
+
+async def test_an_image_for_all_of_them_has_what_their_components_import(tmp_path: Path) -> None:
+    for route, path in starters().items():
+        (tmp_path / f"{route}.json").write_bytes(path.read_bytes())
+    done = in_process("flows", "requirements", str(tmp_path))
+    assert (done.code, done.err) == (0, "")
+    pinned = dict(line.partition(" ")[0].split("==") for line in done.out.splitlines())
+    # Those without which three of them do not even load, and the engine.
+    assert {"lfx", "astrapy", "trustcall", "langchain-community"} <= pinned.keys()
+    assert len(pinned) < 15
+    assert all(version(name) == number for name, number in pinned.items())
