@@ -92,6 +92,11 @@ def default_callbacks(stream: str, group: str) -> str:
     return f"{stream}:callbacks" if group == "headrace" else f"{stream}:{group}:callbacks"
 
 
+def callbacks_route(route: str) -> str:
+    """The name of the route that delivers a route's callbacks. No slug has a colon: it meets no other."""
+    return f"{route}:callbacks"
+
+
 _ACCENTS = re.compile(r"(?<=[a-z])[\u0300-\u036f]+")
 
 

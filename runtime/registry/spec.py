@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -39,6 +39,8 @@ _WITH_UNIT: tuple[Where, ...] = (
     ("limits", "rate"), ("limits", "tenant", "rate"),
 )  # fmt: skip
 """Keys whose value has a unit."""
+
+_LISTS_WITH_UNIT: tuple[Where, ...] = (("retry", "delays"), ("callback", "delays"))
 
 
 def read_spec(document: Document) -> RouteSpec:
@@ -89,7 +91,18 @@ def _as_written(value: dict[str, Any], document: Document) -> dict[str, Any]:
         made["variables"] = {name: _literal(item, ("variables", name), document) for name, item in variables.items()}
     for at in _WITH_UNIT:
         made = _rewritten(made, at, document.texts.get(at, ""))
+    for at in _LISTS_WITH_UNIT:
+        made = _with_texts(made, at, document.texts)
     return made
+
+
+def _with_texts(value: dict[str, Any], at: Where, texts: Mapping[Where, str]) -> dict[str, Any]:
+    """The values with the texts in the place of the numbers of a list, if there is one."""
+    outer = value.get(str(at[0]))
+    if not isinstance(outer, dict) or not isinstance(items := outer.get(str(at[1])), list):
+        return value
+    made = [texts.get((*at, n), item) if isinstance(item, float) else item for n, item in enumerate(items)]
+    return {**value, str(at[0]): {**outer, str(at[1]): made}}
 
 
 def _rewritten(value: dict[str, Any], at: Where, text: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from runtime.worker.work import Work
 from shared_models.codec import downstream_event_id, encode
 from shared_models.dead_letter import DeadLetterSummary, ErrorInfo
 from shared_models.envelope import EventEnvelope
-from shared_models.names import default_callbacks
+from shared_models.names import callbacks_route, default_callbacks
 from shared_models.result import RunRecord, RunResult, RunStatus
 from shared_models.route import RetryPolicy, RouteSpec
 
@@ -77,8 +77,7 @@ def _built_in(route: Route) -> Route:
         callback=callback,
     )
     return Route(
-        # No file's name has a colon in its slug: it meets no other route.
-        name=f"{route.name}:callbacks",
+        name=callbacks_route(route.name),
         spec=spec.model_copy(update={"stream": default_callbacks(route.stream, route.group)}),
         version=hashlib.sha256(callback.model_dump_json().encode()).hexdigest(),
         spec_version="",

@@ -14,6 +14,7 @@ from standardwebhooks.webhooks import Webhook
 
 from runtime.broker.keys import RouteKeys
 from runtime.settings import CallbackSettings
+from tests.support import command
 from tests.support.gateway import gateway_in_process
 from tests.support.harness import DEADLINE, client, running, worker_settings, write_flow
 from tests.support.receiver import HANG, receiving
@@ -244,7 +245,7 @@ async def test_secrets_stand_nowhere(server_url, tmp_path, capsys):
     [
         ({}, "write a url"), ("ftp://x", "not an http"), ({"url": "https://x", "on": ["a"]}, "unknown key"),
         ({"url": "https://u:p@x/"}, "password"), ({"url": "https://x", "secrets": ["whsec_x"]}, "secrets"),
-        ({"url": "https://x", "delays": [5]}, "duration"),
+        ({"url": "https://x", "delays": [5]}, "duration"), ({"url": "https://x", "delays": [1.5]}, "duration"),
     ],
 )  # fmt: skip
 def test_a_spec_s_mistakes_are_told(tmp_path, callback, told):
@@ -260,3 +261,24 @@ def test_a_url_alone_is_enough(tmp_path):
 
     write_flow(tmp_path, "a", spec={"callback": "https://example.com/hook"})
     assert scan(tmp_path).routes["a"].spec.callback.url == "https://example.com/hook"
+
+
+async def test_processes_deliver_them_and_commands_know_them(server_url, tmp_path):
+    """A worker as a user starts it, for one route that has a process of its own."""
+    async with receiving(410) as receiver, client(server_url) as c:
+        write_flow(tmp_path / "flows", "a", spec={"isolation": "exclusive", "callback": receiver.url})
+        write_flow(tmp_path / "flows", "b", spec={"callback": receiver.url})
+        settings = {"HEADRACE_CALLBACKS__SECRET": SECRET, "HEADRACE_CALLBACKS__ALLOW_PRIVATE": "true"}
+        with command.worker(server_url, tmp_path / "flows", tmp_path, "--only", "a", **settings):
+            await c.send("flows:a", {"input_value": "hi"}, event_id="gone")
+            await c.entries("flows:a:callbacks:dead_letter", 1)
+            await c.send("flows:a", {"input_value": "hi"}, event_id="told")
+            _, request = await receiver.count(2)
+            assert checked(request, SECRET)["data"]["event_id"] == "told"
+            routes = await c.broker.fleet.routes()
+            assert {name: entry.internal for name, entry in routes.items()} == {"a": False, "a:callbacks": True}
+        home = {"home": tmp_path, "REDIS_URL": server_url}
+        listed = command.headrace("dlq", "list", "--route", "a:callbacks", "--json", **home)
+        assert "callback_gone" in listed.out, listed.err
+        assert "a:callbacks" in command.headrace("flows", "list", **home).out
+        assert SECRET not in listed.out

@@ -14,6 +14,7 @@ from runtime.gateway.auth import Reader
 from runtime.gateway.deps import Gateway, GatewayDep
 from runtime.gateway.problems import RETRY_AFTER, Problem
 from runtime.gateway.routes_known import keys_of
+from shared_models.names import callbacks_route
 
 RouteName = Annotated[str, Path(description="A route's name.", max_length=200)]
 
@@ -43,8 +44,10 @@ router = APIRouter(
 
 @router.get("/routes/{route}/load", operation_id="get_route_load", responses=problems.answers(404))
 async def route_load(route: RouteName, gateway: GatewayDep) -> Load:
-    """The load of one route. What cannot be counted is answered 503, never as 0."""
-    return await _load(gateway, [await gateway.routes.get(route)])
+    """The load of one route, its callbacks included. What cannot be counted is answered 503, never as 0."""
+    entry = await gateway.routes.get(route)
+    callbacks = (await gateway.routes.all()).get(callbacks_route(entry.route))
+    return await _load(gateway, [entry] if callbacks is None else [entry, callbacks])
 
 
 @router.get("/load", operation_id="get_load")

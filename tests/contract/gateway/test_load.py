@@ -9,7 +9,7 @@ from runtime.gateway.routes_known import keys_of
 from shared_models.dead_letter import ErrorInfo
 from tests.contract.gateway.test_auth import bearer, make_key
 from tests.support.gateway import gateway_in_process, route_entry
-from tests.support.hand import Hand
+from tests.support.hand import Hand, send
 
 HELLO, OTHER = route_entry("hello"), route_entry("other")
 KEYS = keys_of(HELLO)
@@ -44,6 +44,15 @@ async def test_what_waits_runs_and_is_put_off_is_load(gate, server):
     assert await load(gate) == {**nothing, "load": 2, "delayed": 2}
     await gate.gateway.broker.streams.block(KEYS, error=ErrorInfo(code="no_key", message="set it"), probe_interval=30.0)
     assert await load(gate) == await load(gate, "/v1/load") == {**nothing, "load": 2, "delayed": 2, "blocked": 1}
+
+
+async def test_callbacks_that_wait_are_their_route_s_load(gate):
+    callbacks = route_entry("hello:callbacks", stream="flows:hello:callbacks", internal=True)
+    await gate.register(callbacks)
+    await gate.gateway.broker.streams.ensure_group(keys_of(callbacks))
+    await send(gate.gateway.broker, "c1", stream=callbacks.stream)
+    assert (await load(gate))["load"] == 1
+    assert (await gate.http.get("/v1/routes/hello:callbacks/load")).status_code == 404
 
 
 async def test_all_routes_together(gate):
