@@ -39,6 +39,7 @@ class Outlet(io.BufferedIOBase):
         self._patience = self._allowed = patience
         self._share = share
         self._earned = time.monotonic()
+        self._first = _stat(descriptor)
         self._own: int | None = None
         self._rest = b""
         self.lost = 0
@@ -94,31 +95,43 @@ class Outlet(io.BufferedIOBase):
         if stat.S_ISSOCK(kind.st_mode):
             with socket.socket(fileno=os.dup(self._descriptor)) as line:
                 return line.send(data, socket.MSG_DONTWAIT)
-        if (stat.S_ISFIFO(kind.st_mode) or stat.S_ISCHR(kind.st_mode)) and (own := self._reopened(kind)) is not None:
-            return os.write(own, data)
-        return os.write(self._descriptor, data)
+        if not stat.S_ISFIFO(kind.st_mode) and not stat.S_ISCHR(kind.st_mode):
+            return os.write(self._descriptor, data)
+        if self._first is not None and os.path.samestat(self._first, kind):
+            own = self._own = self._own if _is(self._own, kind) else self._reopened()
+            return self._anyhow(data) if own is None else os.write(own, data)
+        # Put in its place for a while: whoever reads that waits for its end, which comes when nobody holds it open.
+        if (brief := self._reopened()) is None:
+            return self._anyhow(data)
+        try:
+            return os.write(brief, data)
+        finally:
+            os.close(brief)
 
-    def _reopened(self, kind: os.stat_result) -> int | None:
-        """The same pipe or terminal on a description of its own; None where the system has no way to.
+    def _reopened(self) -> int | None:
+        """The same pipe or terminal on a description of its own; None where that is refused.
 
-        Not to block is a property of the description, and the descriptor shares its one with strangers. Looked at each
-        time: code of a component may have closed it, and its number may be a connection's by now.
+        Not to block is a property of the description, and the descriptor shares its one with strangers.
         """
-        if self._own is not None:
-            with suppress(OSError):
-                if os.path.samestat(os.fstat(self._own), kind):
-                    return self._own
-            self._own = None
         with suppress(OSError):
-            self._own = os.open(f"/proc/self/fd/{self._descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-        return self._own
+            return os.open(f"/proc/self/fd/{self._descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        return None
+
+    def _anyhow(self, data: bytes) -> int:
+        """Write as much as there is room for: the pipe of another user cannot be opened anew."""
+        if not self._ready(0):
+            raise BlockingIOError
+        return os.write(self._descriptor, data[: select.PIPE_BUF])
+
+    def _ready(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        return bool(poll.poll(seconds * 1000))
 
     def _wait(self) -> bool:
         """Until more can be written; False once this has taken its share of the time."""
         began = time.monotonic()
-        poll = select.poll()
-        poll.register(self._own if self._own is not None else self._descriptor, select.POLLOUT)
-        ready = self._allowed > 0 and bool(poll.poll(self._allowed * 1000))
+        ready = self._allowed > 0 and self._ready(self._allowed)
         self._allowed -= time.monotonic() - began
         return ready
 
@@ -129,6 +142,18 @@ class Outlet(io.BufferedIOBase):
 
     def _forked(self) -> None:
         self._lock = threading.RLock()
+
+
+def _stat(descriptor: int) -> os.stat_result | None:
+    with suppress(OSError):
+        return os.fstat(descriptor)
+    return None
+
+
+def _is(own: int | None, kind: os.stat_result) -> bool:
+    """Whether it is that still: code of a component may have closed it, and its number may be a connection's by now."""
+    found = None if own is None else _stat(own)
+    return found is not None and os.path.samestat(found, kind)
 
 
 class _Stream(io.TextIOWrapper):

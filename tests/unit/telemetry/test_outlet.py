@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,3 +79,44 @@ def test_a_file_and_what_takes_its_descriptor_get_only_what_is_theirs(pipe: tupl
     with (tmp_path / "log").open("wb") as log:
         Outlet(log.fileno()).write(b"line\n")
     assert (tmp_path / "log").read_bytes() == b"line\n"
+
+
+def test_what_stands_in_for_a_while_is_not_kept_open(pipe: tuple[int, int]) -> None:
+    """A component that captures what is printed reads until the end, which comes when nobody holds its pipe open."""
+    reading, writing = pipe
+    out = quick(writing)
+    out.write(b"before\n")
+    saved, before = os.dup(writing), len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        captured, standing_in = os.pipe()
+        os.dup2(standing_in, writing)
+        os.close(standing_in)
+        out.write(b"captured\n")
+        os.dup2(saved, writing)
+        with open(captured, "rb") as capture:
+            assert select.select([capture], [], [], 5)[0]
+            os.set_blocking(captured, False)
+            assert capture.read() == b"captured\n"
+            assert capture.read() == b"", "its end"
+        out.write(b"after\n")
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(saved)
+    assert os.read(reading, 100) == b"before\n" + b"after\n" * 3
+
+
+def test_a_pipe_of_another_user_holds_up_nobody_either(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made by root, say, for a worker that then gave up its rights: it cannot be opened anew."""
+
+    def refused(*_: object, **__: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "open", refused)
+    reading, writing = pipe
+    out = quick(writing)
+    for _ in range(10):
+        out.write(LINE)
+    assert not out.flows
+    assert os.read(reading, 65536).startswith(LINE)
+    out.write(b"later\n")
+    assert out.flows
+    assert os.read(reading, 65536) == b"later\n"
