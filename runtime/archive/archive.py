@@ -103,17 +103,18 @@ class Archive:
     def expire(self) -> int:
         """Delete what is older than the retention, in a local folder; how many there were. Blocks.
 
-        Object stores have lifecycle rules for that.
+        Object stores have lifecycle rules for that. Raises ArchiveUnavailable where the folder cannot be listed.
         """
         if self._folder is None:
             return 0
         before, gone = time.time() - self._retention, 0
-        for path in self._folder.glob("*/*"):
-            with contextlib.suppress(OSError):
-                # Also what an interrupted upload has left; a link is no object of ours.
-                if not path.is_symlink() and path.is_file() and path.stat().st_mtime < before:
-                    path.unlink()
-                    gone += 1
+        with self._translated():
+            for path in self._folder.glob("*/*"):
+                with contextlib.suppress(OSError):
+                    # Also what an interrupted upload has left; a link is no object of ours.
+                    if not path.is_symlink() and path.is_file() and path.stat().st_mtime < before:
+                        path.unlink()
+                        gone += 1
         return gone
 
     @cached_property

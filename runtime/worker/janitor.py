@@ -41,7 +41,6 @@ class Janitor(PeriodicLoop):
 
     async def tick(self) -> None:
         """One round over the lanes, and now and then over the archive."""
-        await self._expire()
         problem: HeadraceError | None = None
         for lane in self._lanes:
             if lane.listening:
@@ -53,6 +52,7 @@ class Janitor(PeriodicLoop):
             raise problem
         await self._tell_left_behind()
         await self._broker.fleet.prune()
+        await self._expire()
 
     async def _expire(self) -> None:
         if self._archive is None or time.monotonic() < self._expired + EXPIRE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import time
@@ -157,3 +158,14 @@ def test_other_urls_are_refused(url):
 
 def test_without_a_url_there_is_none():
     assert Archive.open(ArchiveSettings()) is None
+
+
+async def test_a_folder_that_cannot_be_listed_is_away_and_ends_no_worker(tmp_path, monkeypatch):
+    """Of a network's file system, say: any other error ends the loop that looks after it, and the process with it."""
+
+    def stale(*_):
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    monkeypatch.setattr(os, "scandir", stale)
+    with pytest.raises(ArchiveUnavailable, match="stale file handle"):
+        of_folder(tmp_path).expire()
