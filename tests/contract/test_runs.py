@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 
 import pytest
+from redis.asyncio import Redis
 
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
@@ -339,6 +341,31 @@ async def test_t22_what_cannot_be_known_is_not_called_nothing(real_broker: Broke
 
     await raw(broker, "SET", KEYS.leases, "no sorted set")
     assert (await counts(broker)).waiting is None
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["lag-known", "lag-unknown"])
+async def test_few_large_entries_are_read_to_count_them(real_broker: Broker, broker_url: str, deleted: bool) -> None:
+    """Each is read whole, on the server's only thread."""
+    broker = real_broker
+    async with contextlib.aclosing(Redis.from_url(broker_url)) as client, client.monitor() as monitor:
+        hand = await Hand.ready(broker)
+        await send(broker, "e")
+        await hand.one()
+        large = "for i = 1, 25 do redis.call('XADD', KEYS[1], '*', 'a', string.rep('b', 400000)) end"
+        await raw(broker, "EVAL", large, 1, STREAM)
+        if deleted:
+            await raw(broker, "XDEL", STREAM, (await raw(broker, "XRANGE", STREAM, "-", "+", "COUNT", 2))[1][0])
+        await raw(broker, "ECHO", "count-begins")
+        assert (await counts(broker)).waiting == 25 - deleted
+        await raw(broker, "ECHO", "count-ends")
+        said = ""
+        while "count-begins" not in said:
+            said = (await monitor.next_command())["command"]
+        read = 0
+        while "count-ends" not in said:
+            said = (await monitor.next_command())["command"]
+            read += int(said.split()[-1]) if said.upper().startswith("XRANGE") else 0
+    assert read <= (20 if deleted else 3), "entries"
 
 
 async def lag_and_last(broker: Broker) -> tuple[int | None, bytes]:

@@ -26,14 +26,22 @@ for _, info in ipairs(groups.err and {} or groups) do
   if info[2] == group then g = {pending = info[6], last = info[8], lag = info[12]} else several = true end
 end
 
--- How many entries there are in a range; nil where there are more than can be counted.
-local function within(from, to, most)
-  local count = 0
-  while count < most do
-    local some = redis.call('XRANGE', stream, from, to, 'COUNT', 20)
+-- How many entries there are in a range; nil where there are more than can be counted. Each is read whole, since Redis
+-- counts no range by itself: so large ones are read one by one, and no more of them than `bytes` in all.
+local function within(from, to, most, bytes)
+  local count, page = 0, 1
+  while count < most and bytes > 0 do
+    local some = redis.call('XRANGE', stream, from, to, 'COUNT', page)
     count = count + #some
-    if #some < 20 then return count end
-    from = '(' .. some[20][1]
+    if #some < page then return count end
+    local largest = 1
+    for _, entry in ipairs(some) do
+      local size = 0
+      for _, word in ipairs(entry[2]) do size = size + #word end
+      bytes, largest = bytes - size, math.max(largest, size)
+    end
+    page = math.max(1, math.min(20, 2 * page, most - count, math.floor(bytes / largest)))
+    from = '(' .. some[#some][1]
   end
 end
 
@@ -43,10 +51,15 @@ local function unread_by(group)
   -- With one group, what it has not pending it has not read: two numbers that agree. They may do so by chance, and
   -- with more groups there is but one: few entries are counted all the same, so that nothing never looks like some.
   local trusted = group.lag and (several or group.lag == length - group.pending)
-  local after = within('(' .. group.last, '+', not trusted and bound or group.lag > 100 and 20 or 120)
-  if after or trusted then return after or group.lag end
-  local before = within('-', group.last, bound)
-  return before and length - before or group.lag
+  local after
+  if trusted then
+    after = within('(' .. group.last, '+', group.lag > 100 and 20 or 120, 262144) or group.lag
+  else
+    after = within('(' .. group.last, '+', bound, 4194304)
+  end
+  if after then return after end
+  local before = within('-', group.last, bound, 4194304)
+  return before and length - before or group.lag or not several and math.max(1, length - group.pending)
 end
 
 local parked, unread, pending = 0, length, 0
