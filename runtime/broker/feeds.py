@@ -134,13 +134,16 @@ class Feeds:
         await self._all([("SET", keys.watched(event_id), "1", "PX", ms) for keys, event_id in runs])
 
     async def asked(self, runs: Sequence[tuple[RouteKeys, str, str, str]]) -> list[Asked]:
-        """What is wanted of runs, each given as its route's keys, its key, its event id and its attempt's token."""
+        """What is wanted of runs, each given as its route's keys, its key, its event id and its attempt's token.
+
+        Of one that Redis does not answer for, while it does for others, nothing.
+        """
         commands: list[Command] = []
         for keys, key, event_id, _ in runs:
             commands += (("HMGET", keys.gate(key), "cancel", "token"), ("EXISTS", keys.watched(event_id)))
-        replies = await self._all(commands)
+        replies = await self._connection.pipeline(commands)
         return [
-            Asked(cancelled=gate[0] == b"1" and gate[1] == token.encode(), followed=bool(followed))
+            Asked(cancelled=gate == [b"1", token.encode()], followed=followed == 1)
             for (_, _, _, token), gate, followed in zip(runs, replies[::2], replies[1::2], strict=True)
         ]
 

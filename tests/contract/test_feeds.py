@@ -128,3 +128,13 @@ async def test_what_is_asked_of_a_run_under_way(broker: Broker) -> None:
     assert 0 < await raw(broker, "PTTL", KEYS.watched("e1")) <= 30_000
     await broker.runs.cancel(KEYS, "e1")
     assert await asked() == [(True, True), (False, True)]
+
+
+async def test_one_run_that_cannot_be_asked_about_keeps_no_other_from_being_cancelled(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    token = (await hand.begin(await hand.one())).claim.token
+    await broker.runs.cancel(KEYS, "e1")
+    await raw(broker, "SET", KEYS.gate("e2"), "no hash")
+    other, mine = await broker.feeds.asked([(KEYS, "e2", "e2", "w.1"), (KEYS, "e1", "e1", token)])
+    assert (other.cancelled, mine.cancelled) == (False, True)
