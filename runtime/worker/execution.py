@@ -76,6 +76,8 @@ class Execution:
                 await work.flight.watch(run, left)
             if run.done():
                 return self._result(run, work, mark)
+            if work.flight.abort is Abort.LOST:
+                progress.drop()  # not only once it has ended: it may take its time to
             await _cancel(run, work)
             if work.flight.abort is not None:
                 raise Aborted(work.flight.abort)

@@ -96,7 +96,7 @@ class Progress:
                     await asyncio.wait({self._writing})
                 if self._lines and not self._wanted and self.age >= SHORT:
                     self._wanted = await self._feeds.followed(self._keys, self._event_id)
-                while self._wanted and self._lines:
+                while self._wanted and (self._lines or self._lost):
                     await self._feeds.append(self._keys, self._event_id, self._take())
         except (TimeoutError, HeadraceError) as error:
             log.debug("progress.lost", event_id=self._event_id, error=str(error))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from runtime.broker.keys import RouteKeys
 from runtime.errors import BrokerUnavailable
 from runtime.worker import progress
+from runtime.worker.execution import Aborted, Execution
+from runtime.worker.flights import Abort, Flight
 from runtime.worker.progress import Progress
 from shared_models.result import RunEventType
 
@@ -113,3 +117,50 @@ async def test_tokens_of_a_moment_are_one_line(feeds):
         {"text": "b.", "message_id": "b"},
         {"text": "a.", "message_id": "a"},
     ]
+
+
+async def test_a_loss_that_nothing_follows_is_told_at_the_end(feeds, monkeypatch):
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    feeds.fail = True
+    one = made(feeds)
+    tell(one, 3)
+    while not feeds.writes:
+        await asyncio.sleep(0)
+    feeds.fail = False
+    await one.close()
+    assert [(line.type.value, line.data) for line in feeds.written] == [("gap", {"lost": 3})]
+
+
+async def test_what_a_run_tells_after_another_has_taken_it_is_not_written(feeds, monkeypatch):
+    """Not even while it takes its time to end."""
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    ended = asyncio.Event()
+
+    class Slow:
+        async def run(self, flow: Any, request: Any, history: Any, emit: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                emit(RunEventType.COMPONENT_ENDED, {})
+                while not (feeds.writes or ended.is_set()):
+                    asyncio.get_running_loop().call_soon(ended.set)
+                    await asyncio.sleep(0.02)
+
+    @contextlib.asynccontextmanager
+    async def files(request: Any) -> Any:
+        yield request
+
+    clock, request = SimpleNamespace(lag_of=lambda *_: 0.0), SimpleNamespace(stream=True, tenant_id=None)
+    execution = Execution(SimpleNamespace(feeds=feeds), Slow(), clock, SimpleNamespace(files=files))  # type: ignore[arg-type]
+    monkeypatch.setattr(execution, "_request", lambda *_: request)
+    route = SimpleNamespace(spec=SimpleNamespace(timeout=60.0))
+    claim = SimpleNamespace(keys=KEYS, event_id="e1", token="w.1")
+    flight = Flight(SimpleNamespace(name="a"), "1-0")  # type: ignore[arg-type]
+    work = SimpleNamespace(flight=flight, claim=claim, active=SimpleNamespace(route=route, flow=None))
+    running = asyncio.create_task(execution.run(work))  # type: ignore[arg-type]
+    while flight._over is None:
+        await asyncio.sleep(0)
+    flight.end(Abort.LOST)
+    with pytest.raises(Aborted):
+        await running
+    assert feeds.writes == 0
