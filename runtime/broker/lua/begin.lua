@@ -28,7 +28,7 @@
 -- Returns
 --   {1, attempts, pause, decision} run; where it waited for a person, from its checkpoint: the request's id, and the
 --     decision (JSON), empty if the time was up
---   {2, attempts} the attempts are used up by deaths: dead-letter it, do not run
+--   {2, attempts, pause, decision} the attempts are used up by deaths: dead-letter it, do not run
 --   {3, attempts, event, entry} an outcome is staged: publish that one, under these ids
 --   {4, status, event} dropped: the event has ended, or is a duplicate of that event, which has
 --   {5, worker, token, n} parked, for the nth time: another run holds the key, or it is not due yet
