@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from typing import Any
 
 import pytest
@@ -174,3 +177,36 @@ async def test_a_tenant_sees_its_own_runs_only(broker_url: str):
             done = await gate.http.request(method, path, headers=bearer(scope))
             assert (done.status_code, done.json()["code"]) == (403, "scope_missing")
         assert (await gate.http.post(f"/v1/runs/{mine}/cancel", headers=bearer(red))).status_code == 200
+
+
+async def test_a_made_up_cursor_shows_nothing_of_another_tenant(broker_url: str):
+    async with gateway_in_process(broker_url, FIRST, auth="required") as gate:
+        red, _ = await make_key(gate, "send", "read", tenant="red")
+        blue, _ = await make_key(gate, "admin", tenant="blue")
+        mine = await post(gate, headers=bearer(red))
+        theirs = await post(gate, headers=bearer(blue))
+        for event, key in ((mine, red), (theirs, blue)):
+            assert (await gate.http.post(f"/v1/runs/{event}/cancel", headers=bearer(key))).status_code == 200
+        cursor = base64.urlsafe_b64encode(zlib.compress(json.dumps([["a", theirs, "0-0"]]).encode())).decode()
+        for key, kinds in ((red, ["end"]), (blue, ["queued", "cancelled", "end"])):
+            event = mine if key == red else theirs
+            headers = {**bearer(key), "last-event-id": cursor}
+            done = await gate.http.get(f"/v1/runs/{event}/events?follow=lineage", headers=headers)
+            told = [line.removeprefix("event: ") for line in done.text.splitlines() if line.startswith("event: ")]
+            assert told == kinds
+        for wrong in ("x", "eJw", cursor[:-9]):
+            headers = {**bearer(red), "last-event-id": wrong}
+            assert (await gate.http.get(f"/v1/runs/{mine}/events?follow=lineage", headers=headers)).status_code == 422
+
+
+async def test_a_duplicate_does_not_show_another_tenants_result(gate):
+    """Two producers of different tenants may use one key in their streams: the second is a duplicate, and no reader."""
+    broker = gate.gateway.broker
+    keys = keys_of(FIRST)
+    result = '{"text":"secret","outputs":[]}'
+    await raw(broker, "HSET", keys.run("first"), "status", "completed", "tenant_id", "red", "result", result)
+    for tenant, shown in (("blue", False), ("red", True)):
+        record = ("status", "completed", "tenant_id", tenant, "duplicate_of", "first")
+        await raw(broker, "HSET", keys.run("second"), *record)
+        told = (await gate.http.get("/v1/runs/second")).json()
+        assert ("result" in told) is shown
