@@ -10,13 +10,16 @@ import pytest
 
 from runtime.broker.client import Broker
 from runtime.broker.cluster import _slot
+from runtime.broker.feeds import Progress
 from runtime.broker.keys import RouteKeys
 from runtime.broker.server import admit, inspect
 from runtime.cli.doctor import judge
 from runtime.errors import BrokerError, ServerUnfit
+from runtime.gateway.following import Following
 from runtime.settings import RedisSettings
 from runtime.worker import settler
 from shared_models.codec import downstream_event_id, new_event_id
+from shared_models.result import RunEventType
 from tests.contract.test_staging import test_the_next_holder_publishes_and_does_not_run as _staged_take_over
 from tests.support.command import headrace
 from tests.support.hand import DEAD, KEYS, STREAM, Hand, entries, raw, send, sweep
@@ -317,3 +320,31 @@ async def test_a_shard_that_is_gone_holds_up_no_other(tmp_path: Path) -> None:
     print(f"a shard gone: {len(taken)} events elsewhere, slowest {max(taken):.2f} s, {spent / 4:.0%} of a core")
     assert max(taken[1:]) < 3.0
     assert spent / 4.0 < 0.5
+
+
+async def test_feeds_of_many_slots_are_followed_at_once(broker: Broker) -> None:
+    """One read for those of a slot; what is asked of runs, and their lists, go over all slots."""
+    following, wake = Following(broker.feeds), asyncio.Event()
+    runs = [(keys, f"e{n}") for keys in (KEYS, FIRST, SECOND) for n in range(3)]
+    for keys, event in runs:
+        await raw(broker, "XADD", keys.feed(event), "1-1", "type", "queued", "at", 1, "data", "{}")
+        await raw(broker, "HSET", keys.run(event), "status", "running")
+        await raw(broker, "ZADD", keys.runs, 1, event)
+    open_ = [following.subscribe(keys, event, "1-1", wake=wake) for keys, event in runs]
+    try:
+        for keys, event in runs:
+            await broker.feeds.append(keys, event, [Progress(RunEventType.TOKEN, 1, {"text": event})])
+        told: dict[str, list[str]] = {}
+        async with asyncio.timeout(20):
+            while len(told) < len(runs):
+                await wake.wait()
+                wake.clear()
+                for one in open_:
+                    if lines := one.take():
+                        told[one.feed] = [line.data["text"] for line in lines]
+        assert told == {keys.feed(event): [event] for keys, event in runs}
+        asked = await broker.feeds.asked([(keys, event, event, "w.1") for keys, event in runs])
+        assert {one.followed for one in asked} == {True}
+        assert len((await broker.runs.page([KEYS, FIRST, SECOND])).records) == len(runs)
+    finally:
+        await following.close()
