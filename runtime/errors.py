@@ -206,6 +206,12 @@ class RouteFault(Fault):
     whose = "route"
 
 
+class CheckpointLocked(Fault):
+    """What was kept of a run that waited is encrypted with a key that this worker lacks; another may have it."""
+
+    code = "checkpoint_key"
+
+
 class RunFailed(Fault):
     """The run failed; it may succeed when tried again."""
 

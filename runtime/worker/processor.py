@@ -33,7 +33,7 @@ from runtime.worker.lanes import ActiveRoute
 from runtime.worker.lease import Lease
 from runtime.worker.loop_clock import LoopClock
 from runtime.worker.resumption import Resumption
-from runtime.worker.retry import ARCHIVE_AGAIN, decide, describe
+from runtime.worker.retry import AWAY_AGAIN, decide, describe
 from runtime.worker.settler import Settler, code_of, message_of
 from runtime.worker.work import Work
 from shared_models.dead_letter import ErrorInfo
@@ -82,7 +82,7 @@ class Processor:
             work = await self._intake.take(flight, delivery, active)
         except ArchiveUnavailable as error:
             log.warning("event.postponed", route=active.route.name, entry=delivery.entry_id, error=error.message)
-            await self._settler.postpone(flight, self._worker, self._draw.uniform(*ARCHIVE_AGAIN))
+            await self._settler.postpone(flight, self._worker, self._draw.uniform(*AWAY_AGAIN))
             return
         grant = await self._admission.admit(work)
         if grant is None:

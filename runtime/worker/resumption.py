@@ -43,7 +43,7 @@ class Resumption:
         """How a run goes on that waited; None: it begins.
 
         Where nobody has decided in time, the flow's fallback has. Raises EventFault where there is none, or where what
-        was kept of the run is lost; RouteFault where this worker lacks its key; Aborted.
+        was kept of the run is lost; CheckpointLocked; Aborted.
         """
         if not grant.pause:
             return None

@@ -6,7 +6,15 @@ import random
 import traceback
 
 from runtime.broker.outcome import DeadLettered, Outcome, Released, Retried
-from runtime.errors import ArchiveError, ArchiveUnavailable, EventFault, Fault, ObjectRefused, RouteFault
+from runtime.errors import (
+    ArchiveError,
+    ArchiveUnavailable,
+    CheckpointLocked,
+    EventFault,
+    Fault,
+    ObjectRefused,
+    RouteFault,
+)
 from runtime.expressions import ExpressionFailed
 from shared_models.dead_letter import ErrorInfo
 from shared_models.errors import ContractError
@@ -18,8 +26,8 @@ MAX_RETRY_AFTER = 3600.0
 _SAID_ALL = (ContractError, ExpressionFailed, ArchiveError)
 """Errors of which a traceback tells nothing more."""
 
-ARCHIVE_AGAIN = (15.0, 30.0)
-"""Seconds, at least and at most, until an event is looked at again whose archive was away."""
+AWAY_AGAIN = (15.0, 30.0)
+"""Seconds, at least and at most, until an event is looked at again that lacked its archive, or its checkpoint's key."""
 
 _TRACEBACK_LIMIT = 8_000
 
@@ -28,7 +36,7 @@ def decide(error: BaseException, *, attempts: int, policy: RetryPolicy, draw: ra
     """What becomes of an attempt that raised ``error``; ``attempts`` counts this one.
 
     The event's fault is dead-lettered at once. The route's fault is released: the caller blocks the route, and no
-    attempt is charged; an event whose archive is away is released alone. Everything else is retried until
+    attempt is charged; an event whose archive or key is not here is released alone. Everything else is retried until
     ``policy.max_attempts`` have failed.
     """
     info = describe(error)
@@ -36,8 +44,8 @@ def decide(error: BaseException, *, attempts: int, policy: RetryPolicy, draw: ra
         return DeadLettered(info)
     if isinstance(error, RouteFault):
         return Released(info)
-    if isinstance(error, ArchiveUnavailable):
-        return Released(info, draw.uniform(*ARCHIVE_AGAIN), blocks=False)
+    if isinstance(error, ArchiveUnavailable | CheckpointLocked):
+        return Released(info, draw.uniform(*AWAY_AGAIN), blocks=False)
     if attempts >= policy.max_attempts:
         return DeadLettered(info)
     return Retried(delay(attempts, policy, draw, info.retry_after), info)

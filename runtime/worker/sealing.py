@@ -6,7 +6,7 @@ import hashlib
 import os
 import zlib
 
-from runtime.errors import EventFault, RouteFault
+from runtime.errors import CheckpointLocked, EventFault
 from shared_models.dead_letter import ErrorInfo
 
 _PLAIN = b"p"
@@ -37,7 +37,7 @@ class Seal:
         return _SEALED + _id(key) + nonce + AESGCM(key).encrypt(nonce, packed, run.encode())
 
     def open(self, kept: bytes, *, run: str) -> bytes:
-        """What was sealed for ``run``. Raises RouteFault where its key is not here, EventFault for what is none."""
+        """What was sealed for ``run``. Raises CheckpointLocked, and EventFault for what is none."""
         try:
             return zlib.decompress(self._packed(kept, run))
         except zlib.error as error:
@@ -57,7 +57,7 @@ class Seal:
         name, nonce, sealed = kept[1 : 1 + _ID], kept[1 + _ID : 1 + _ID + _NONCE], kept[1 + _ID + _NONCE :]
         key = next((key for key in self._keys if _id(key) == name), None)
         if key is None:
-            raise RouteFault(
+            raise CheckpointLocked(
                 ErrorInfo(
                     code="checkpoint_key",
                     message="a run waited for a decision, and what was kept of it is encrypted with a key that this "

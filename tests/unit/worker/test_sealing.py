@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.errors import EventFault, Fault, RouteFault
+from runtime.errors import CheckpointLocked, EventFault, Fault
 from runtime.worker.sealing import Seal
 
 STATE = b'{"secret": "hunter22"}' * 50
@@ -34,9 +34,9 @@ def code(keys: str | None, kept: bytes, run: str = "e1") -> tuple[type[Fault], s
     return type(caught.value), caught.value.info.code
 
 
-def test_a_missing_key_is_the_routes_fault() -> None:
+def test_a_missing_key_is_told_from_damage() -> None:
     kept = Seal("one").seal(STATE, run="e1")
-    assert code("two", kept) == code(None, kept) == (RouteFault, "checkpoint_key")
+    assert code("two", kept) == code(None, kept) == (CheckpointLocked, "checkpoint_key")
 
 
 def test_what_is_not_this_runs_own_is_refused() -> None:
