@@ -32,9 +32,10 @@ class Pauses:
     async def resume(
         self, keys: RouteKeys, event_id: str, decision: Decision, *, request_id: str | None = None
     ) -> RunRecord:
-        """Let a run go on with a decision; its record afterwards. Safe to repeat with the same decision.
+        """Let a run go on with a decision; its record afterwards.
 
-        ``request_id``: the question that is answered, where a run may ask several; None: the one that it asks now.
+        ``request_id``: the question that is answered; with it, the call is safe to repeat. None: the one that the run
+        asks now, which may be another one by the time of a repeated call.
         Raises RunNotFound, NotWaiting (it waits for nothing, or for another request), AlreadyDecided, PauseOver,
         DecisionInvalid (not among the allowed actions), and BrokerUnavailable.
         """
