@@ -32,6 +32,9 @@ CHUNK = 1 << 20
 
 _RETRIES: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 _CLIENT: Any = {"connect_timeout": "5s", "timeout": "300s"}
+_PARTS: Any = {"chunk_size": 5 * CHUNK, "max_concurrency": 2}
+"""Of a file: what S3 takes as a part at least, and how many are in memory at once."""
+
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -82,7 +85,7 @@ class Archive:
         if not await self._fresh(tenant, reference):
             file.seek(0)
             with self._translated():
-                await self._obstore.put_async(self._store, name_of(tenant, reference), file, chunk_size=5 * CHUNK)
+                await self._obstore.put_async(self._store, name_of(tenant, reference), file, **_PARTS)
         return reference
 
     async def get(self, tenant: str | None, reference: Reference, *, most: int) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
+import httpx
 import pytest
 
 from runtime.archive.archive import Archive, name_of
@@ -13,7 +15,7 @@ from runtime.engine.echo import EchoEngine
 from runtime.settings import ArchiveSettings
 from runtime.worker import processor
 from shared_models.references import FileReference, Reference
-from tests.support.gateway import gateway_in_process, route_entry
+from tests.support.gateway import gateway_in_process, gateway_process, route_entry
 from tests.support.harness import client, running, worker_settings, write_flow
 
 KEYS = RouteKeys("flows:a", "headrace")
@@ -156,3 +158,28 @@ async def test_without_an_archive_such_events_wait_and_others_do_not(server_url,
             assert (await c.run(KEYS, await c.send("flows:a", {"input_value": "x"}))).status == "completed"
         async with running(server_url, tmp_path / "flows", settings=settings_with(archive)):
             assert (await c.run(KEYS, "p")).result.text == "later"
+
+
+async def test_a_large_file_is_never_in_memory_as_a_whole(server_url, tmp_path, archive):
+    """The peak of a gateway's memory, by what the kernel says of it."""
+    size = 200_000_000
+    with gateway_process(
+        server_url, tmp_path, HEADRACE_ARCHIVE__URL=archive.as_uri(), HEADRACE_GATEWAY__MAX_UPLOAD="400000000"
+    ) as gateway:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http, client(server_url) as c:
+            await c.broker.fleet.register([route_entry("a")])
+            first = await http.post("/v1/routes/a/events", files={"file": ("small", b"x" * 2_000_000)})
+            assert first.status_code == 202, first.text
+            before = peak(gateway.process.pid)
+            with tempfile.TemporaryFile(dir=tmp_path) as file:
+                file.truncate(size)
+                done = await http.post("/v1/routes/a/events", files={"file": ("large", file)})
+            assert done.status_code == 202, done.text
+            assert peak(gateway.process.pid) - before < size / 3
+    assert max(path.stat().st_size for path in archive.rglob("*")) == size
+
+
+def peak(pid: int) -> int:
+    """Bytes that a process has had resident at most."""
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
