@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from runtime.broker.client import Broker
 from runtime.broker.cluster import _slot
@@ -16,14 +18,16 @@ from runtime.broker.server import admit, inspect
 from runtime.cli.doctor import judge
 from runtime.errors import BrokerError, ServerUnfit
 from runtime.gateway.following import Following
-from runtime.settings import RedisSettings
+from runtime.settings import CallbackSettings, RedisSettings
 from runtime.worker import settler
 from shared_models.codec import downstream_event_id, new_event_id
+from shared_models.names import default_callbacks
 from shared_models.result import RunEventType
 from tests.contract.test_staging import test_the_next_holder_publishes_and_does_not_run as _staged_take_over
 from tests.support.command import headrace
 from tests.support.hand import DEAD, KEYS, STREAM, Hand, entries, raw, send, sweep
 from tests.support.harness import running, worker_settings, write_flow
+from tests.support.receiver import receiving
 from tests.support.ring import (
     FIRST,
     RESULTS,
@@ -69,6 +73,23 @@ async def test_events_go_over_routes_of_several_slots_to_the_results(
     assert (first.length, second.length, first.consumers, second.consumers) == (0, 0, 0, 0)
     found = await broker.runs.find([FIRST, SECOND], downstream_event_id(events[0], 0, 0))
     assert found is not None and found.route == "second"
+
+
+async def test_an_outcome_is_told_over_http_from_another_slot(
+    a_cluster: Cluster, broker: Broker, tmp_path: Path
+) -> None:
+    callbacks = default_callbacks(FIRST.stream, FIRST.group)
+    assert _slot(callbacks) != _slot(FIRST.stream)
+    given = CallbackSettings(secret=SecretStr("whsec_c2VjcmV0"), allow_private=True)
+    settings = worker_settings().model_copy(update={"callbacks": given})
+    async with receiving(500) as receiver:
+        write_flow(tmp_path, "first", spec={"callback": {"url": receiver.url, "delays": ["10ms"]}})
+        async with running(a_cluster.url, tmp_path, settings=settings):
+            event = new_event_id()
+            await publish(broker, event)
+            first, second = await receiver.count(2)
+            assert first.headers["webhook-id"] == second.headers["webhook-id"]
+            assert json.loads(second.body)["data"]["event_id"] == event
 
 
 async def test_news_on_any_stream_wake_the_worker(a_cluster: Cluster, broker: Broker, tmp_path: Path) -> None:
