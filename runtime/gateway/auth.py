@@ -7,6 +7,7 @@ import ipaddress
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal, cast
 from urllib.parse import urlsplit
 
@@ -54,6 +55,7 @@ def needs_keys(settings: GatewaySettings) -> bool:
     return settings.auth == "required" or (settings.auth == "auto" and not is_loopback(settings.host))
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine's own."""
     try:
@@ -83,6 +85,13 @@ class Auth:
         if key is None or not good or (key.expires_at is not None and key.expires_at <= time.time_ns() // 1_000_000):
             raise _unauthorized("this API key is not known, was revoked or has expired")
         return Principal(key.name or key.id, key.tenant, frozenset(key.scopes))
+
+    async def granted(self, connection: HTTPConnection, scope: Scope) -> Principal:
+        """Who asks, if they may. Raises Problem 401 or 403, and BrokerUnavailable."""
+        principal = await self.principal(connection)
+        if not principal.may(scope):
+            raise Problem(403, "scope_missing", f"this key has not the scope {scope!r}")
+        return principal
 
     async def _key(self, key_id: str) -> ApiKey | None:
         read, key = self._known.get(key_id, (float("-inf"), None))
@@ -128,18 +137,12 @@ def _unauthorized(detail: str) -> Problem:
     return Problem(401, "unauthorized", detail, headers={"WWW-Authenticate": 'Bearer realm="headrace"'})
 
 
-async def _principal(connection: HTTPConnection) -> Principal:
-    auth = cast("Auth", connection.app.state.gateway.auth)
-    return await auth.principal(connection)
-
-
 def require(scope: Scope) -> Callable[..., Awaitable[Principal]]:
     """A dependency: the principal, if it has the scope. Raises Problem 401 or 403."""
 
-    async def granted(principal: Annotated[Principal, Depends(_principal)]) -> Principal:
-        if not principal.may(scope):
-            raise Problem(403, "scope_missing", f"this key has not the scope {scope!r}")
-        return principal
+    async def granted(connection: HTTPConnection) -> Principal:
+        auth = cast("Auth", connection.app.state.gateway.auth)
+        return await auth.granted(connection, scope)
 
     return granted
 

@@ -45,9 +45,14 @@ class Gateway:
         )
 
 
+def gateway_of(connection: HTTPConnection) -> Gateway:
+    """The gateway that a request came to."""
+    return cast("Gateway", connection.app.state.gateway)
+
+
 async def _of(connection: HTTPConnection) -> Gateway:
     # A coroutine, as all dependencies here: one that is none is run in a thread, which costs more than the request.
-    return cast("Gateway", connection.app.state.gateway)
+    return gateway_of(connection)
 
 
 GatewayDep = Annotated[Gateway, Depends(_of)]

@@ -42,7 +42,7 @@ async def follow_run(
         str | None, Header(description="The id of the last event seen.", max_length=20_000)
     ] = None,
     last_event: Annotated[
-        str | None, Query(alias="last_event_id", description="As the header Last-Event-ID.", max_length=20_000)
+        str | None, Query(alias="last_event_id", description="As the header Last-Event-ID.", max_length=10_000)
     ] = None,
 ) -> Response:
     """Follow a run: an event of each kind of its feed, then `end`.

@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 from runtime.broker.fleet import RouteEntry
 from runtime.gateway import bodies, problems, uploads, views
 from runtime.gateway.accepting import Incoming, accept, digest_of, of_draft, tenant_of
-from runtime.gateway.auth import Principal, Sender
-from runtime.gateway.deps import Gateway, GatewayDep
-from runtime.gateway.options import Options, OptionsDep
+from runtime.gateway.auth import Principal
+from runtime.gateway.deps import Gateway, gateway_of
+from runtime.gateway.options import PARAMETERS, Options, options_of
 from runtime.gateway.problems import Problem
 from runtime.gateway.routes_known import keys_of
 from runtime.gateway.waiting import wait_for_end
@@ -59,16 +59,17 @@ _BODY = {
         200: {"description": "The run has ended in time.", "content": {"application/json": _ANY_OBJECT}},
         **problems.answers(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
     },
-    openapi_extra=_BODY,
+    openapi_extra={**_BODY, "parameters": PARAMETERS},
 )
-async def send_event(
-    route: RouteName, request: Request, principal: Sender, options: OptionsDep, gateway: GatewayDep
-) -> Response:
+async def send_event(route: RouteName, request: Request) -> Response:
     """Send an event to a route, or a batch of CloudEvents.
 
     Answers 202 when the event is durable in the route's stream, never before; 200 with the run, where `wait` was asked
     for and it has ended in time.
     """
+    gateway = gateway_of(request)
+    principal = await gateway.auth.granted(request, "send")
+    options = options_of(request, most=gateway.settings.gateway.max_wait)
     entry = await gateway.routes.get(route)
     kind = bodies.media_type(request)
     if kind == uploads.KIND:
