@@ -115,8 +115,9 @@ class Processor:
             outcome = decide(error, attempts=work.attempts, policy=route.spec.retry, draw=self._draw)
             if result is not None:  # paid for: kept, though it could not be published, and not paid for again
                 outcome = DeadLettered(describe(error), result=result)
+            waits = isinstance(outcome, Released) and not outcome.blocks
             log.warning(
-                "run.failed",
+                "event.postponed" if waits else "run.failed",  # of the former, not every line is told
                 route=route.name,
                 event_id=work.claim.event_id,
                 attempt=work.attempts,

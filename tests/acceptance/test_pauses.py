@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from runtime.broker.keys import RouteKeys
 from runtime.broker.runs import Cancelled
@@ -138,14 +139,16 @@ async def test_a_worker_without_the_key_loses_nothing(server_url: str, flows: Pa
     async with running(server_url, flows, settings=settings("k1")):
         event = await c.send(KEYS.stream, {"input_value": "hi", "ask": [ASK]})
         await asked(c, event)
-    async with running(server_url, flows, settings=settings("k2")):
-        await decide(c, event, "approve")
-        async with asyncio.timeout(DEADLINE):
-            while not ((record := await c.broker.runs.get(KEYS, event)) and record.last_error):
-                await asyncio.sleep(0.02)
-        assert "CHECKPOINT_KEY" in record.last_error
-        assert (await c.broker.streams.blocked([KEYS]))[0] is None
-        assert text(await c.run(KEYS, await c.send(KEYS.stream, {"input_value": "beside it"}))) == "beside it"
+    with capture_logs() as lines:
+        async with running(server_url, flows, settings=settings("k2")):
+            await decide(c, event, "approve")
+            async with asyncio.timeout(DEADLINE):
+                while not ((record := await c.broker.runs.get(KEYS, event)) and record.last_error):
+                    await asyncio.sleep(0.02)
+            assert "CHECKPOINT_KEY" in record.last_error
+            assert (await c.broker.streams.blocked([KEYS]))[0] is None
+            assert text(await c.run(KEYS, await c.send(KEYS.stream, {"input_value": "beside it"}))) == "beside it"
+    assert {line["event"] for line in lines if line["log_level"] == "warning"} == {"event.postponed"}
     await make_due(c.broker)
     async with running(server_url, flows, settings=settings("k1")):
         record = await c.run(KEYS, event)
