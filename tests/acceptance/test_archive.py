@@ -115,8 +115,8 @@ async def test_what_is_gone_or_altered_or_another_tenants_is_a_dead_letter(serve
 
 
 async def test_an_archive_that_is_away_costs_no_attempt_and_no_event(server_url, tmp_path, archive, monkeypatch):
-    monkeypatch.setattr("runtime.worker.retry.ARCHIVE_AGAIN", (0.3, 0.4))
-    monkeypatch.setattr(processor, "ARCHIVE_AGAIN", (0.3, 0.4))
+    monkeypatch.setattr("runtime.worker.retry.AWAY_AGAIN", (0.3, 0.4))
+    monkeypatch.setattr(processor, "AWAY_AGAIN", (0.3, 0.4))
     monkeypatch.setattr("runtime.worker.attachments.AWAY", 0.05)
     write_flow(tmp_path / "flows", "a", spec={"retry": {"max_attempts": 1}})
     reference = await store(archive).put(None, json.dumps({"input_value": "whole"}).encode())
@@ -149,7 +149,7 @@ async def test_an_archive_that_is_away_costs_no_attempt_and_no_event(server_url,
 
 
 async def test_without_an_archive_such_events_wait_and_others_do_not(server_url, tmp_path, archive, monkeypatch):
-    monkeypatch.setattr(processor, "ARCHIVE_AGAIN", (0.3, 0.4))
+    monkeypatch.setattr(processor, "AWAY_AGAIN", (0.3, 0.4))
     write_flow(tmp_path / "flows", "a")
     reference = await store(archive).put(None, b'{"input_value": "later"}')
     async with client(server_url) as c:
