@@ -31,7 +31,8 @@ CHUNK = 1 << 20
 """Bytes that are read or written at once."""
 
 _RETRIES: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
-_CLIENT: Any = {"connect_timeout": "5s", "timeout": "300s"}
+_CLIENT: Any = {"connect_timeout": "5s", "timeout": "300s", "allow_http": True}
+"""HTTP only where the operator's own endpoint says http:// (MinIO in a cluster); the clouds' are https."""
 _PARTS: Any = {"chunk_size": 5 * CHUNK, "max_concurrency": 2}
 """Of a file: what S3 takes as a part at least, and how many are in memory at once."""
 
@@ -136,10 +137,13 @@ class Archive:
 
     async def _read(self, tenant: str | None, reference: Reference) -> AsyncIterator[bytes]:
         digest = hashlib.sha256()
+        if self._folder is not None and not await asyncio.to_thread(self._folder.is_dir):
+            raise ArchiveUnavailable(f"the archive cannot be used: there is no folder {self._folder}")
         with self._translated():
             try:
                 found = await self._obstore.get_async(self._store, name_of(tenant, reference))
             except FileNotFoundError as error:
+                await self._stands()
                 raise ObjectMissing(f"the archive does not have {reference}: it expired, or was deleted") from error
             if found.meta["size"] != reference.size:
                 raise ObjectAltered(f"what the archive has as {reference} is not {reference.size:,} bytes long")
@@ -148,6 +152,11 @@ class Archive:
                 yield bytes(chunk)
         if digest.hexdigest() != reference.sha256:
             raise ObjectAltered(f"what the archive has as {reference} has another SHA-256: it was altered")
+
+    async def _stands(self) -> None:
+        """Fail where it is not the object that is missing, but the bucket: that is no event's fault."""
+        async for _ in self._obstore.list(self._store, prefix="_", chunk_size=1):
+            return
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

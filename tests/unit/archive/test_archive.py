@@ -150,6 +150,13 @@ async def test_a_store_that_is_away_says_so_without_its_credentials(monkeypatch)
         assert "not-to-be-told" not in str(raised.value)
 
 
+async def test_a_folder_that_is_not_there_is_an_archive_that_is_away(tmp_path):
+    archive = of_folder(tmp_path / "not-mounted")
+    with pytest.raises(ArchiveUnavailable, match="no folder"):
+        await archive.get(None, Reference.of(b"x"), most=9)
+    assert not (tmp_path / "not-mounted").exists()
+
+
 @pytest.mark.parametrize("url", ["", "archive", "http://x/y", "file://relative/x", "file:///", "ftp://x"])
 def test_other_urls_are_refused(url):
     with pytest.raises(SettingsError, match="HEADRACE_ARCHIVE__URL"):
