@@ -44,6 +44,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         )
     for module in (health, ingress, load, webhooks, feeds, runs, resume):
         app.include_router(module.router)
+    app.router.routes.insert(0, ingress.QUICK)
     made: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.routing import Route
 
 from runtime.broker.fleet import RouteEntry
 from runtime.gateway import bodies, problems, uploads, views
@@ -87,6 +88,14 @@ async def send_event(route: RouteName, request: Request) -> Response:
     tenant = tenant_of(principal, options.tenant_id)
     event = Incoming(payload, text, controls=options.controls)
     return await _one(gateway, entry, tenant, options, _keyed(event, options, body))
+
+
+async def _send_event(request: Request) -> Response:
+    return await send_event(request.path_params["route"], request)
+
+
+QUICK = Route("/v1/routes/{route}/events", _send_event, methods=["POST"])
+"""The same without FastAPI's own handling of a request, which would double what it costs; for before the router."""
 
 
 def _keyed(event: Incoming, options: Options, body: bytes) -> Incoming:
