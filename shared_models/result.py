@@ -108,7 +108,7 @@ class Pause(BaseModel):
 class Decision(BaseModel):
     """A person's answer: the action, and what the action takes (an edited call's ``args``, a ``message``)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     action_id: str
     values: dict[str, Any] = Field(default_factory=dict)
