@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -25,6 +26,9 @@ AWAY = 5.0
 """Seconds for which an archive that did not answer is not asked again: each question may last its whole timeout."""
 
 _DIRECTORY = "headrace-files-"
+
+_NEW = 60.0
+"""Seconds for which a directory is left alone: its process may not hold it yet."""
 
 
 class Attachments:
@@ -65,12 +69,14 @@ class Attachments:
             yield request
             return
         self._sweep()
-        root = Path(tempfile.mkdtemp(prefix=f"{_DIRECTORY}{os.getpid()}-"))
+        root = Path(tempfile.mkdtemp(prefix=_DIRECTORY))
+        held = _hold(root)
         try:
             placed = await self._placed(files, request.tenant_id, root)
             yield replace(request, payload={**request.payload, "files": placed}, files_root=root)
         finally:
             shutil.rmtree(root, ignore_errors=True)
+            os.close(held)
 
     async def _placed(self, value: Any, tenant: str | None, root: Path) -> Any:
         if isinstance(value, Mapping):
@@ -104,11 +110,25 @@ class Attachments:
         if self._swept:
             return
         self._swept = True
-        for path in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY}*-*"):
-            with contextlib.suppress(OSError, ValueError):
-                pid = int(path.name.removeprefix(_DIRECTORY).partition("-")[0])
-                if path.stat().st_uid == os.getuid() and not Path(f"/proc/{pid}").exists():
-                    shutil.rmtree(path, ignore_errors=True)
+        for path in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY}*"):
+            with contextlib.suppress(OSError):
+                found = path.stat()
+                if found.st_uid != os.getuid() or time.time() - found.st_mtime < _NEW:
+                    continue
+                held = _hold(path)  # fails where its process lives: in another container, it may have any pid
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(held)
+
+
+def _hold(directory: Path) -> int:
+    """Lock a directory until the descriptor is closed or this process ends. Raises OSError where another has it."""
+    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise
+    return held
 
 
 def _any(files: Any) -> bool:

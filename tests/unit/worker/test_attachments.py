@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -90,14 +93,28 @@ async def test_a_run_that_is_cancelled_leaves_nothing(archive, tmp_path):
     assert not left(tmp_path)
 
 
-async def test_what_a_killed_process_has_left_is_removed(archive, tmp_path):
-    pid = next(n for n in range(4_000_000, 5_000_000) if not Path(f"/proc/{n}").exists())
-    for name in (f"headrace-files-{pid}-abc", "headrace-files-1-abc", "headrace-files-x-y", "other"):
+async def test_only_what_no_living_process_holds_is_swept(archive, tmp_path):
+    """A pid proves nothing: workers in containers of their own may share a directory for temporary files."""
+    for name in ("headrace-files-left", "headrace-files-held", "headrace-files-new", "other"):
         (tmp_path / "tmp" / name).mkdir()
-    attachments = Attachments(archive, max_payload=100)
-    async with attachments.files(request([await kept(archive, b"x")])):
-        pass
-    assert {path.name for path in left(tmp_path)} == {"headrace-files-1-abc", "headrace-files-x-y", "other"}
+        if not name.endswith("new"):
+            os.utime(tmp_path / "tmp" / name, (0, 0))
+    words = (
+        "import fcntl, os, sys; held = os.open(sys.argv[1], os.O_RDONLY); fcntl.flock(held, fcntl.LOCK_EX);"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", words, str(tmp_path / "tmp" / "headrace-files-held")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        async with Attachments(archive, max_payload=1000).files(request([await kept(archive, b"x")])):
+            pass
+    finally:
+        holder.communicate(timeout=30)
+    assert {path.name for path in left(tmp_path)} == {"headrace-files-held", "headrace-files-new", "other"}
 
 
 async def test_an_archive_that_is_away_is_not_asked_by_every_event(archive, monkeypatch):
