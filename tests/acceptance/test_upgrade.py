@@ -43,7 +43,7 @@ async def test_a_rolling_update_under_load_loses_nothing_and_spends_no_attempt(s
             # Most end at once; some run on for longer than the pod that began them is given.
             long = len(events) % 25 == 0
             events.append(await c.send("flows:echo", {"input_value": "x", "sleep": 3.0 if long else 0.05}))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.005)
 
     async with client(server_url) as c:
         producer = asyncio.create_task(produce(c))
