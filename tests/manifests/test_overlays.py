@@ -122,9 +122,10 @@ def test_the_base_is_what_is_rendered_for_all_routes(built: dict[str, list[Objec
         named(load(text), "Deployment", "headrace-worker")["spec"]["template"]["spec"]["containers"][0]["image"]
     )
     assert load(text) == [manifests.deployment(work), manifests.disruption_budget(work)]
-    trigger = manifests.load_trigger(ScaleSpec(), namespace="headrace", route=None)
+    scale = ScaleSpec(min=1)
+    trigger = manifests.load_trigger(scale, namespace="headrace", route=None)
     scaled = load((K8S / "components" / "keda" / "scaledobject.yaml").read_text())
-    assert scaled[1] == manifests.scaled_object(work, ScaleSpec(), [trigger])
+    assert scaled[1] == manifests.scaled_object(work, scale, [trigger])
     authentication = manifests.gateway_authentication("headrace")
     del authentication["metadata"]["namespace"]
     assert scaled[0] == authentication

@@ -52,8 +52,12 @@ async def route_load(route: RouteName, gateway: GatewayDep) -> Load:
 
 @router.get("/load", operation_id="get_load")
 async def load(gateway: GatewayDep) -> Load:
-    """The load of all routes together, for workers that run them all."""
-    return await _load(gateway, list((await gateway.routes.all()).values()))
+    """The load of all routes together, for workers that run them all. 503 while no worker has told of a route."""
+    routes = list((await gateway.routes.all()).values())
+    if not routes:
+        # Nobody can know what waits: answered with 0, no worker would ever come to tell.
+        raise Problem(503, "load_unknown", "no worker has registered a route yet", retry_after=RETRY_AFTER)
+    return await _load(gateway, routes)
 
 
 async def _load(gateway: Gateway, routes: Sequence[RouteEntry]) -> Load:

@@ -84,6 +84,14 @@ async def test_without_redis_there_is_no_answer(gate, server):
     assert (answer.status_code, answer.json()["code"]) == (503, "redis_unavailable")
 
 
+async def test_before_a_worker_has_told_of_a_route_nothing_is_known(broker_url: str):
+    """0 would keep the first worker from ever being started."""
+    async with gateway_in_process(broker_url) as gate:
+        answer = await gate.http.get("/v1/load")
+        assert (answer.status_code, answer.json()["code"]) == (503, "load_unknown")
+        assert (await gate.http.get("/v1/routes/hello/load")).status_code == 404
+
+
 async def test_an_unknown_route_has_no_load(gate):
     answer = await gate.http.get("/v1/routes/nope/load")
     assert (answer.status_code, answer.json()["code"]) == (404, "route_not_found")
