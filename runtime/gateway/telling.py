@@ -8,7 +8,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -30,8 +30,11 @@ HEARTBEAT = 15.0
 MAX_FOLLOWED = 50
 """Runs of a lineage that one stream tells at once."""
 
-_LINE_ID = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
+_LINE_ID = re.compile(r"[0-9]{1,19}(-[0-9]{1,20})?~?")
 _LAST = frozenset({RunEventType.COMPLETED, RunEventType.DEAD_LETTERED, RunEventType.CANCELLED})
+
+PART = "~"
+"""After a line's id: what the line's run has published was told, the line itself was not."""
 
 Cursor = list[tuple[str, str, str]]
 """Route, event id and last line of each run that is told; a lineage's ``Last-Event-ID``."""
@@ -113,10 +116,10 @@ class Teller:
 
     def _chunk(self, one: _Told, kind: str, data: Mapping[str, Any]) -> bytes:
         told = {**data, "event_id": one.event_id, "route": one.route.route}
-        return _event(kind, told, line_id=self._cursor() if self._lineage else one.after)
+        return _event(kind, told, line_id=self._cursor() if self._lineage else one.told)
 
     def _cursor(self) -> str:
-        text = json.dumps([(one.route.route, one.event_id, one.after) for one in self._told], separators=(",", ":"))
+        text = json.dumps([(one.route.route, one.event_id, one.told) for one in self._told], separators=(",", ":"))
         return base64.urlsafe_b64encode(zlib.compress(text.encode())).decode()
 
     async def _grow(self, line: RunEvent) -> list[bytes]:
@@ -154,7 +157,8 @@ class _Told:
     ) -> None:
         self.route = route
         self.event_id = event_id
-        self.after = after
+        self.told = after
+        self.after = _line_before(after)
         self.behind = True
         self.ended = False
         self._keys = keys_of(route)
@@ -162,7 +166,7 @@ class _Told:
         self._principal = principal
         self._first = first
         self._known = False
-        self._lines = gateway.following.subscribe(self._keys, event_id, after, wake=wake)
+        self._lines = gateway.following.subscribe(self._keys, event_id, self.after, wake=wake)
 
     @property
     def over(self) -> str:
@@ -187,7 +191,8 @@ class _Told:
                 self._lines.catch_up(self.after)
                 continue
             for line in lines:
-                yield self._line(line)
+                for told in self._line(line):
+                    yield told
                 # After its end there may be more: it was requeued.
                 self.behind |= line.type in _LAST
 
@@ -206,7 +211,8 @@ class _Told:
             if page.gap:
                 yield "gap", {"after": self.after, "next": page.lines[0].id if page.lines else None}, None
             for line in page.lines:
-                yield self._line(line)
+                for told in self._line(line):
+                    yield told
             if page.last == before:
                 # A first run without a record is forgotten; one that is to grow is not there yet.
                 self.ended = page.status.final if page.status is not None else self._first
@@ -214,18 +220,34 @@ class _Told:
             self.after = page.last
         self._lines.catch_up(self.after)
 
-    def _line(self, line: RunEvent) -> tuple[str, Mapping[str, Any], RunEvent | None]:
-        self.after = line.id
-        return line.type.value, {**line.data, "at": line.at}, line
+    def _line(self, line: RunEvent) -> Iterator[tuple[str, Mapping[str, Any], RunEvent | None]]:
+        """A line of the feed; before the last line of a run that has published, what it has."""
+        published, part = line.data.get("published"), f"{line.id}{PART}"
+        if line.type is RunEventType.COMPLETED and published and self.told != part:
+            self.told = part
+            yield RunEventType.PUBLISHED.value, {"published": published, "at": line.at}, None
+        self.told = self.after = line.id
+        yield line.type.value, {**line.data, "at": line.at}, line
 
 
 async def is_told(gateway: Gateway, start: Cursor) -> bool:
     """Whether all of these have ended, and nothing is left to tell of them."""
     for route, event_id, after in start:
-        page = await gateway.broker.feeds.page(keys_of(await gateway.routes.get(route)), event_id, after=after)
+        keys = keys_of(await gateway.routes.get(route))
+        page = await gateway.broker.feeds.page(keys, event_id, after=_line_before(after))
         if page.lines or page.status is None or not page.status.final:
             return False
     return True
+
+
+def _line_before(told: str) -> str:
+    """The id after which a feed is to be read, for a client that was told this one, or a part of its line."""
+    if not told.endswith(PART):
+        return told
+    milliseconds, _, number = told.removesuffix(PART).partition("-")
+    if int(number or 0):
+        return f"{milliseconds}-{int(number) - 1}"
+    return f"{max(0, int(milliseconds) - 1)}-{2**64 - 1}"
 
 
 def line_id(text: str | None) -> str | None:

@@ -42,11 +42,12 @@ async def test_a_run_is_told_from_its_queue_to_its_end(server_url, tmp_path, gat
         engine.go.set()
         found = await asyncio.wait_for(following, DEADLINE)
         assert kinds(found)[:2] == ["queued", "started"]
-        assert kinds(found)[-2:] == ["completed", "end"]
+        assert kinds(found)[-3:] == ["published", "completed", "end"]
         assert kinds(found).count("component_ended") == 2
         assert "".join(one.data["text"] for one in found if one.kind == "token") == "0 1 2 3 4 " * 2
         assert all(one.data["event_id"] == event and one.data["route"] == "a" for one in found[:-1])
-        assert found[-2].data["published"][0]["stream"] == "flows:b"
+        assert found[-3].data["published"] == found[-2].data["published"]
+        assert found[-3].data["published"][0]["stream"] == "flows:b"
         whole = await asyncio.wait_for(lineage, DEADLINE)
         ends = [(one.data["route"], one.kind) for one in whole if one.kind == "completed"]
         assert ends == [("a", "completed"), ("b", "completed")]
