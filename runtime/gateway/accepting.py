@@ -34,7 +34,7 @@ class Incoming:
     ``key`` makes a second one with the same key on the same route, of the same tenant, the same event, for ``ttl``
     seconds; ``digest`` then tells whether it is the same request. ``text`` is the JSON text of ``payload`` where it is
     to be kept as it came. ``controls`` are the envelope's control fields that the client may set, as text
-    (``shared_models.controls``).
+    (``shared_models.controls``). ``reserved`` is the event's id where ``reserve`` has let it in.
     """
 
     payload: dict[str, Any]
@@ -45,6 +45,7 @@ class Incoming:
     key: str | None = None
     digest: str | None = None
     ttl: float = DEDUP
+    reserved: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,16 @@ def tenant_of(principal: Principal, asked: str | None) -> str | None:
     return asked
 
 
+async def reserve(gateway: Gateway, route: RouteEntry, tenant: str | None, key: str | None) -> str:
+    """Let an event in whose content is still to come, so that none is taken in vain; its id.
+
+    Raises Problem 429 and 503, and BrokerError.
+    """
+    event_id = _event_id(route, tenant, Incoming({}, key=key))
+    await gateway.pressure.admit(route, tenant, [event_id])
+    return event_id
+
+
 async def accept(gateway: Gateway, route: RouteEntry, tenant: str | None, events: Sequence[Incoming]) -> list[Accepted]:
     """Publish the events to the route's stream; each is durable there when this returns.
 
@@ -82,9 +93,10 @@ async def accept(gateway: Gateway, route: RouteEntry, tenant: str | None, events
         spec = spec_of(route).callback
         if spec is None or not spec.allow_request:
             raise Problem(403, "callback_forbidden", f"route {route.route} takes no callback from a request")
+    reserved = {event.reserved for event in events}
     made = [_envelope(route, tenant, event) for event in events]
     entries_of = [encode(envelope, payload=event.text) for envelope, event in zip(made, events, strict=True)]
-    await gateway.pressure.admit(route, tenant, [envelope.event_id for envelope in made])
+    await gateway.pressure.admit(route, tenant, [e.event_id for e in made if e.event_id not in reserved])
     requests = [
         _request(route, envelope, event, await _lightened(gateway, envelope, fields))
         for envelope, event, fields in zip(made, events, entries_of, strict=True)
@@ -134,6 +146,8 @@ def _envelope(route: RouteEntry, tenant: str | None, event: Incoming) -> EventEn
 
 
 def _event_id(route: RouteEntry, tenant: str | None, event: Incoming) -> str:
+    if event.reserved is not None:
+        return event.reserved
     if event.key is not None:
         return _derived(tenant, route.route, "key", event.key)
     if event.event_id is None:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from runtime.broker.fleet import RouteEntry
 from runtime.gateway import bodies, problems, uploads, views
-from runtime.gateway.accepting import Incoming, accept, digest_of, of_draft, tenant_of
+from runtime.gateway.accepting import Incoming, accept, digest_of, of_draft, reserve, tenant_of
 from runtime.gateway.auth import Principal
 from runtime.gateway.deps import Gateway, gateway_of
 from runtime.gateway.options import PARAMETERS, Options, options_of
@@ -75,8 +75,9 @@ async def send_event(route: RouteName, request: Request) -> Response:
     kind = bodies.media_type(request)
     if kind == uploads.KIND:
         tenant = tenant_of(principal, options.tenant_id)
+        reserved = await reserve(gateway, entry, tenant, _key(options))
         brought = await uploads.read(gateway, request, tenant)
-        event = Incoming(brought, controls=options.controls)
+        event = Incoming(brought, controls=options.controls, reserved=reserved)
         # Two requests with the same content have different boundaries.
         body = dump_json(brought, field="payload").encode()
         return await _one(gateway, entry, tenant, options, _keyed(event, options, body))
@@ -101,7 +102,11 @@ QUICK = Route("/v1/routes/{route}/events", _send_event, methods=["POST"])
 def _keyed(event: Incoming, options: Options, body: bytes) -> Incoming:
     if options.key is None:
         return event
-    return replace(event, key=f"request:{options.key}", digest=digest_of(body))
+    return replace(event, key=_key(options), digest=digest_of(body))
+
+
+def _key(options: Options) -> str | None:
+    return None if options.key is None else f"request:{options.key}"
 
 
 async def _one(gateway: Gateway, entry: RouteEntry, tenant: str | None, options: Options, event: Incoming) -> Response:

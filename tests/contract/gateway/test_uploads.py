@@ -7,7 +7,9 @@ import json
 import pytest
 
 from runtime.archive.archive import name_of
+from runtime.registry.snapshot import ingress_of
 from shared_models.references import FileReference, Reference
+from shared_models.route import RouteSpec
 from tests.support.gateway import gateway_in_process, route_entry
 
 PATH = "/v1/routes/a/events"
@@ -120,3 +122,15 @@ async def test_an_archive_that_is_away_takes_nothing(gateway, monkeypatch, tmp_p
         assert (answer.status_code, answer.json()["code"]) == (503, "archive_unavailable"), answer.text
         assert "retry-after" in answer.headers
     assert not await gateway.gateway.broker.connection.command("EXISTS", "flows:a")
+
+
+async def test_a_file_that_is_too_much_now_is_never_taken(broker_url, tmp_path):
+    spec = RouteSpec.model_validate({"limits": {"rate": "1/h"}})
+    entry = route_entry("a", ingress=ingress_of(spec))
+    async with gateway_in_process(broker_url, entry, archive=tmp_path / "archive") as one:
+        taken = await one.http.post(PATH, files={"file": ("x", b"first")})
+        assert taken.status_code == 202, taken.text
+        before = sorted((tmp_path / "archive").rglob("*"))
+        refused = await one.http.post(PATH, files={"file": ("x", b"second")})
+        assert (refused.status_code, "retry-after" in refused.headers) == (429, True)
+        assert sorted((tmp_path / "archive").rglob("*")) == before
