@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
+from http import HTTPStatus
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,21 +42,27 @@ class Borders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.monotonic(), 0
+        began, status, closing = time.monotonic(), 0, False
+        body = _Body(receive, most=self._most(scope), seconds=self._settings.read_timeout)
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, closing
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("X-Content-Type-Options", "nosniff")
                 headers.setdefault("Cache-Control", "no-store")
+                closing = headers.get("connection") == "close" and status != HTTPStatus.REQUEST_TIMEOUT
+            elif closing and not message.get("more_body", False):
+                # Who still sends would lose the answer if the connection were closed over what they send.
+                await send({**message, "more_body": True})
+                await body.drain()
+                message = {"type": message["type"], "body": b"", "more_body": False}
             await send(message)
 
         if refused := self._refused(scope):
             await problems.response(refused, scope["path"])(scope, receive, answer)
         else:
-            body = _Body(receive, most=self._most(scope), seconds=self._settings.read_timeout)
             await self._app(scope, body.receive, answer)
         # Without the query: a client may have put a secret there.
         _LOG.debug("http.answered", method=scope["method"], path=scope["path"], status=status, ms=_ms(began))
@@ -65,6 +73,9 @@ class Borders:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._settings.max_headers:
             return Problem(431, "headers_too_large", "the headers are too large", headers=_CLOSE)
+        if _header(scope, b"content-length") and _header(scope, b"transfer-encoding"):
+            # Who is in front may have read it the other way, and another client's request as this one's body.
+            return Problem(400, "bad_request", "the body's length is told in two ways", headers=_CLOSE)
         if _announced(scope) > (most := self._most(scope)):
             return _too_large(most)
         return None
@@ -81,6 +92,7 @@ class _Body:
     def __init__(self, receive: Receive, *, most: int, seconds: float) -> None:
         self._receive = receive
         self._most = most
+        self._seconds = seconds
         self._until = time.monotonic() + seconds
         self._size = 0
         self._whole = False
@@ -99,6 +111,14 @@ class _Body:
         if self._size > self._most:
             raise _too_large(self._most)
         return message
+
+    async def drain(self) -> None:
+        """Read and forget what is left, for as long as a body may take to come."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                while not self._whole:
+                    message = await self._receive()
+                    self._whole = not message.get("more_body", False)
 
 
 def _too_large(most: int) -> Problem:

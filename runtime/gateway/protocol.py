@@ -43,10 +43,20 @@ class GuardedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Headers that have come whole are no longer waited for; those of the next request are."""
+        unread = self._unread()
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        if self._unread():
+            return
+        idle = self.conn.their_state is h11.IDLE
+        if unread or not idle:
             self._unwatch()
-        elif self._guard is None and not self.transport.is_closing():
+        if idle and self._guard is None and not self.transport.is_closing():
+            self._watch()
+
+    def on_response_complete(self) -> None:
+        """Wait a while for the rest of a body that nobody reads any more: it could go on for ever."""
+        super().on_response_complete()
+        if self._unread() and not self.transport.is_closing():
             self._watch()
 
     def send_400_response(self, msg: str) -> None:
@@ -57,7 +67,11 @@ class GuardedProtocol(H11Protocol):
         detail = "the headers are too large" if status == 431 else "this is not an HTTP request that can be read"
         self._refuse(status, code, detail)
 
+    def _unread(self) -> bool:
+        return self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
+
     def _watch(self) -> None:
+        self._unwatch()
         self._guard = self.loop.call_later(self.read_timeout, self._late)
 
     def _unwatch(self) -> None:
@@ -67,7 +81,11 @@ class GuardedProtocol(H11Protocol):
 
     def _late(self) -> None:
         self._guard = None
-        if not self.transport.is_closing() and self.conn.their_state is h11.IDLE:
+        if self.transport.is_closing():
+            return
+        if self._unread():
+            self.transport.close()
+        elif self.conn.their_state is h11.IDLE:
             self._refuse(408, "request_timeout", "the headers came too slowly")
 
     def _refuse(self, status: int, code: str, detail: str, *, retry_after: int | None = None) -> None:

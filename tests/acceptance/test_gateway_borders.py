@@ -82,6 +82,32 @@ async def test_slow_headers_are_given_up(gateway):
         assert (status, problem["code"]) == (408, "request_timeout")
 
 
+@pytest.mark.parametrize(
+    ("length", "piece"), [(b"content-length: 9999", b"x"), (b"transfer-encoding: chunked", b"1\r\nx\r\n")]
+)
+async def test_a_body_that_nobody_reads_holds_no_connection(gateway, length, piece):
+    """Its request is answered at once; what still comes of it, a byte now and then, must end too."""
+    url = httpx.URL(gateway.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\n" + length + b"\r\n\r\n")
+    ended = asyncio.create_task(reader.read())
+    async with asyncio.timeout(10):
+        while not (await asyncio.wait({ended}, timeout=0.05))[0]:
+            writer.write(piece)
+    writer.close()
+    assert ended.exception() is not None or (await ended).startswith(b"HTTP/1.1 404")
+
+
+async def test_after_a_body_that_nobody_read_the_connection_goes_on(gateway):
+    url = httpx.URL(gateway.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    with closing(writer):
+        for _ in range(3):
+            writer.write(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n")
+            assert (await asyncio.wait_for(reader.readuntil(b"}"), 10)).startswith(b"HTTP/1.1 404")
+            writer.write(b"late")
+
+
 async def test_large_headers_are_refused(gateway):
     for size in (9_000, 60_000):
         status, problem, _ = await talk(gateway, post(b"{}", b"content-length: 2", b"x-a: " + b"a" * size))
@@ -96,6 +122,7 @@ async def test_large_headers_are_refused(gateway):
         post(b"{}", b"content-length: 2", b"content-length: 3"),
         post(b"0\r\n\r\n", b"transfer-encoding: chunked", b"transfer-encoding: gzip, chunked"),
         post(b"{}", b"content-length: 2", b"x-a: a\x00b"),
+        post(b"2\r\n{}\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\n", b"transfer-encoding: chunked", b"content-length: 2"),
     ],
 )
 async def test_what_is_not_http_is_refused(gateway, valkey_server, request_bytes):
