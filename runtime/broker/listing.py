@@ -13,12 +13,15 @@ from runtime.broker.records import run_record, show, texts
 from runtime.errors import BrokerError
 from shared_models.errors import EnvelopeInvalid
 from shared_models.result import RunRecord, RunStatus
+from shared_models.strict_json import parse_json
 
 BATCH = 200
 """Runs looked at in one round trip, where a filter may leave most of them out."""
 
 EXAMINED = 2000
 """Runs looked at for one page. Where few match, a page holds less than was asked for, and the next one goes on."""
+
+_NEVER = 2**53
 
 Position = tuple[int, str, str]
 """Where a page ended: the time (ms) of a run's last beginning, its event id, its route's key prefix."""
@@ -136,9 +139,10 @@ def _cursor(position: Position) -> str:
 
 def _position(cursor: str) -> Position:
     try:
-        at, event_id, prefix = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        if isinstance(at, int) and isinstance(event_id, str) and isinstance(prefix, str):
+        plain = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        at, event_id, prefix = parse_json(plain, field="cursor")
+        if type(at) is int and 0 <= at < _NEVER and isinstance(event_id, str) and isinstance(prefix, str):
             return at, event_id, prefix
-    except (ValueError, TypeError):
+    except (EnvelopeInvalid, ValueError, TypeError):
         pass
     raise EnvelopeInvalid("cursor: is none that a page gave", field="cursor")

@@ -8,33 +8,41 @@ import json
 import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, suppress
 from typing import Any
 
 from starlette.responses import StreamingResponse
 from starlette.types import Send
 
-from runtime.broker.feeds import FROM_START
+from runtime.broker.feeds import FROM_START, order
 from runtime.broker.fleet import RouteEntry
 from runtime.errors import BrokerError, RouteNotFound
 from runtime.gateway.auth import Principal
 from runtime.gateway.deps import Gateway
 from runtime.gateway.problems import RETRY_AFTER, Problem
 from runtime.gateway.routes_known import keys_of
+from runtime.telemetry import logs
+from shared_models.controls import check_id
+from shared_models.errors import EnvelopeInvalid
 from shared_models.result import RunEvent, RunEventType
+from shared_models.strict_json import parse_json
 
 HEARTBEAT = 15.0
-"""Seconds of silence after which a comment is sent, and the record is looked at once more."""
+"""Seconds of silence after which a comment is sent, and the record is looked at once more. Also how often it is looked
+whether who follows still may."""
 
 MAX_FOLLOWED = 50
 """Runs of a lineage that one stream tells at once."""
 
 _LINE_ID = re.compile(r"[0-9]{1,19}(-[0-9]{1,20})?~?")
+_NEVER = 2**63
 _LAST = frozenset({RunEventType.COMPLETED, RunEventType.DEAD_LETTERED, RunEventType.CANCELLED})
 
 PART = "~"
 """After a line's id: what the line's run has published was told, the line itself was not."""
+
+_LOG = logs.get_logger("headrace.gateway")
 
 Cursor = list[tuple[str, str, str]]
 """Route, event id and last line of each run that is told; a lineage's ``Last-Event-ID``."""
@@ -52,11 +60,25 @@ class EventStream(StreamingResponse):
 
 
 class Teller:
-    """One stream of events. ``lineage``: follow what the runs publish, too."""
+    """One stream of events. ``lineage``: follow what the runs publish, too.
 
-    def __init__(self, gateway: Gateway, principal: Principal, start: Cursor, *, root: str, lineage: bool) -> None:
+    ``check`` raises Problem where who follows may no longer: a key may be revoked while a run takes days.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        principal: Principal,
+        start: Cursor,
+        *,
+        root: str,
+        lineage: bool,
+        check: Callable[[], Awaitable[object]],
+    ) -> None:
         self._gateway = gateway
         self._principal = principal
+        self._check = check
+        self._checked = time.monotonic()
         self._lineage = lineage
         self._start = start
         self._root = root
@@ -73,14 +95,13 @@ class Teller:
             last_sent = time.monotonic()
             while self._told:
                 self._wake.clear()
+                await self._may_go_on()
                 async for chunk in self._news():
                     yield chunk
                     last_sent = time.monotonic()
-                if any(one.over == "lost" for one in self._told):
-                    yield _event("unavailable", _UNAVAILABLE)
-                    return
-                if self._gateway.ending or any(one.over for one in self._told):
-                    yield b": the gateway is ending; come again\n\n"
+                    await self._may_go_on()
+                if over := self._over():
+                    yield over
                     return
                 if self._told and not await self._waited(last_sent + HEARTBEAT - time.monotonic()):
                     yield b": heartbeat\n\n"
@@ -88,11 +109,28 @@ class Teller:
                     for one in self._told:
                         one.behind = True
             yield _event("end", {})
+        except Problem as refused:
+            _LOG.info("stream.ended", code=refused.code)
+            yield b": this key is not good any more\n\n"
         except (BrokerError, RouteNotFound):
             yield _event("unavailable", _UNAVAILABLE)
         finally:
             for one in self._told:
                 one.close()
+
+    def _over(self) -> bytes:
+        """What is said last where no more can be told; empty: it goes on."""
+        if any(one.over == "lost" for one in self._told):
+            return _event("unavailable", _UNAVAILABLE)
+        if self._gateway.ending or any(one.over for one in self._told):
+            return b": the gateway is ending; come again\n\n"
+        return b""
+
+    async def _may_go_on(self) -> None:
+        if time.monotonic() - self._checked >= HEARTBEAT:
+            with suppress(BrokerError):  # nothing is told either while Redis is away
+                await self._check()
+            self._checked = time.monotonic()
 
     async def _waited(self, seconds: float) -> bool:
         try:
@@ -254,8 +292,8 @@ def line_id(text: str | None) -> str | None:
     """Where a client was, of one run. Raises Problem 422."""
     if text is None or not text.strip():
         return None
-    if not _LINE_ID.fullmatch(text.strip()):
-        raise Problem(422, "request_invalid", "Last-Event-ID: is none that this stream gave")
+    if not _is_line(text.strip()):
+        raise _no_line()
     return text.strip()
 
 
@@ -266,12 +304,22 @@ def cursor(text: str | None) -> Cursor | None:
     try:
         inflate = zlib.decompressobj()
         plain = inflate.decompress(base64.urlsafe_b64decode(text.strip()), 64 * 1024)
-        runs = [(str(route), str(event_id), str(after)) for route, event_id, after in json.loads(plain)]
-    except (ValueError, TypeError, zlib.error) as error:
-        raise Problem(422, "request_invalid", "Last-Event-ID: is none that this stream gave") from error
-    if len(runs) > MAX_FOLLOWED or any(not _LINE_ID.fullmatch(after) for _, _, after in runs):
-        raise Problem(422, "request_invalid", "Last-Event-ID: is none that this stream gave")
+        told = parse_json(plain.decode(), field="Last-Event-ID")
+        runs = [(str(route), check_id(event_id, field="Last-Event-ID"), str(after)) for route, event_id, after in told]
+    except (AttributeError, EnvelopeInvalid, TypeError, ValueError, zlib.error) as error:
+        raise _no_line() from error
+    if len(runs) > MAX_FOLLOWED or not all(_is_line(after) for _, _, after in runs):
+        raise _no_line()
     return runs
+
+
+def _is_line(text: str) -> bool:
+    """Whether a text can be a line's id; what Redis would not take is none."""
+    return _LINE_ID.fullmatch(text) is not None and max(order(text.removesuffix(PART))) < _NEVER
+
+
+def _no_line() -> Problem:
+    return Problem(422, "request_invalid", "Last-Event-ID: is none that this stream gave")
 
 
 _UNAVAILABLE = {"code": "redis_unavailable", "retry_after": RETRY_AFTER}

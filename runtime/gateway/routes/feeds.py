@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from runtime.broker.feeds import FROM_START
 from runtime.gateway import problems
@@ -33,6 +34,7 @@ _HEADERS = {"X-Accel-Buffering": "no"}
 )
 async def follow_run(
     event_id: EventId,
+    request: Request,
     principal: Reader,
     gateway: GatewayDep,
     *,
@@ -61,5 +63,9 @@ async def follow_run(
     if start is not None and await is_told(gateway, start):
         return Response(status_code=204)  # a browser then comes no more
     start = start or [(found.route.route, event_id, FROM_START)]
-    teller = Teller(gateway, principal, start, root=event_id, lineage=follow is not None)
+
+    def check() -> Awaitable[object]:
+        return gateway.auth.granted(request, "read")
+
+    teller = Teller(gateway, principal, start, root=event_id, lineage=follow is not None, check=check)
     return EventStream(teller.events(), headers=_HEADERS)

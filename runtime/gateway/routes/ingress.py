@@ -119,11 +119,13 @@ async def _cloud(
 ) -> Response:
     if options.key is not None:
         raise Problem(422, "request_invalid", "a CloudEvent is known by its source and id; send no Idempotency-Key")
-    tenants = {draft.attributes.get("tenantid") for draft in drafts} | {options.tenant_id}
-    named = {tenant for tenant in tenants if tenant is not None}
-    if len(named) > 1:
+    tenants = [options.tenant_id, *(draft.attributes.get("tenantid") for draft in drafts)]
+    named = [tenant for tenant in tenants if tenant is not None]
+    if not all(isinstance(tenant, str) for tenant in named):
+        raise Problem(422, "request_invalid", "a CloudEvent's tenantid has to be a string")
+    if len(set(named)) > 1:
         raise Problem(422, "request_invalid", "the request names more than one tenant")
-    tenant = tenant_of(principal, str(named.pop()) if named else None)
+    tenant = tenant_of(principal, named[0] if named else None)
     events = [of_draft(draft) for draft in drafts]
     events = [replace(event, controls={**options.controls, **event.controls}) for event in events]
     done = [views.accepted(one, entry.route) for one in await accept(gateway, entry, tenant, events)]

@@ -89,3 +89,12 @@ async def test_a_trace_is_handed_on_and_the_events_own_wins(gate, server):
     binary = to_binary(event(id="t2"), JSONFormat())
     await gate.http.post(EVENTS, content=binary.body, headers={**binary.headers, "traceparent": other})
     assert [entry["traceparent"] for entry in entries(server)] == [parent, other]
+
+
+@pytest.mark.parametrize("tenant", [["a"], {"a": 1}, 5, True, "", 1.5])
+async def test_a_tenant_is_named_by_a_string(gate, server: RedisServer, tenant: Any):
+    """What is no attribute of a CloudEvent is the sender's mistake, and no failure of the gateway."""
+    one = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "tenantid": tenant}
+    done = await gate.http.post(EVENTS, content=json.dumps([one]), headers=BATCH)
+    assert done.status_code == 422, done.text
+    assert server.execute("EXISTS", HELLO.stream) == 0

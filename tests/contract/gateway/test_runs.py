@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import zlib
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from runtime.broker.outcome import Completed, Publication
+from runtime.gateway import auth, telling
 from runtime.gateway.routes_known import keys_of
 from shared_models.result import RunResult
 from tests.contract.gateway.test_auth import bearer, make_key
@@ -210,3 +212,72 @@ async def test_a_duplicate_does_not_show_another_tenants_result(gate):
         await raw(broker, "HSET", keys.run("second"), *record)
         told = (await gate.http.get("/v1/runs/second")).json()
         assert ("result" in told) is shown
+
+
+HUGE = (
+    "99999999999999999999-0",
+    "18446744073709551615-18446744073709551615",
+    "18446744073709551616",
+    "1-9" + "9" * 18,
+    f"1-{2**64}~",
+)
+
+
+@pytest.mark.parametrize("last", HUGE)
+async def test_a_line_that_redis_would_not_take_is_the_clients_mistake(gate, last):
+    event = await post(gate)
+    for params, text in (({}, last), ({"follow": "lineage"}, packed(json.dumps([["a", event, last]])))):
+        done = await gate.http.get(f"/v1/runs/{event}/events", params=params, headers={"last-event-id": text})
+        assert (done.status_code, done.json()["code"]) == (422, "request_invalid")
+
+
+CURSORS = (
+    "[" * 60_000,
+    '[["a", "\\ud800", "0-0"]]',
+    '[["a", 5, "0-0"]]',
+    '[["a", "\\u0000", "0-0"]]',
+    '["abc"]',
+    '{"abc": 1}',
+)
+
+
+@pytest.mark.parametrize("text", CURSORS)
+async def test_a_lineages_cursor_that_was_made_up_is_refused(gate, text):
+    event = await post(gate)
+    headers = {"last-event-id": packed(text)}
+    done = await gate.http.get(f"/v1/runs/{event}/events?follow=lineage", headers=headers)
+    assert (done.status_code, done.json()["code"]) == (422, "request_invalid")
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 1400, '[true, "a", "b"]', '[-1, "a", "b"]', f'[{"9" * 400}, "a", "b"]', "5", "[]"]
+)
+async def test_a_lists_cursor_that_was_made_up_is_refused(gate, text):
+    done = await gate.http.get("/v1/runs", params={"cursor": base64.urlsafe_b64encode(text.encode()).decode()})
+    assert (done.status_code, done.json()["field"]) == (422, "cursor")
+
+
+async def test_who_may_no_longer_is_told_nothing_more(broker_url: str, monkeypatch):
+    monkeypatch.setattr(telling, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(auth, "FRESH", -1.0)
+    async with gateway_in_process(broker_url, FIRST, auth="required") as gate:
+        revoked, key = await make_key(gate, "admin")
+        good, _ = await make_key(gate, "admin")
+        event = await post(gate, headers=bearer(good))
+
+        async def follow(token: str) -> str:
+            return (await gate.http.get(f"/v1/runs/{event}/events", headers=bearer(token))).text
+
+        cut, whole = (asyncio.create_task(follow(token)) for token in (revoked, good))
+        async with asyncio.timeout(10):
+            while sum(len(them) for part in gate.gateway.following._parts for them in part.feeds.values()) < 2:
+                await asyncio.sleep(0)
+            await gate.gateway.broker.api_keys.revoke(key.id)
+            assert "event: queued" in await cut
+            assert "event: end" not in await cut
+            await gate.http.post(f"/v1/runs/{event}/cancel", headers=bearer(good))
+            assert (await whole).endswith("event: end\ndata: {}\n\n")
+
+
+def packed(text: str) -> str:
+    return base64.urlsafe_b64encode(zlib.compress(text.encode())).decode()
