@@ -28,6 +28,8 @@ def create_app(gateway: Gateway) -> FastAPI:
         version="1",
         description="Send events to Langflow flows, follow their runs.",
         redoc_url=None,
+        # A redirect would be made of the Host that a client has sent, and of http:// behind a proxy that speaks TLS.
+        redirect_slashes=False,
     )
     app.state.gateway = gateway
     problems.install(app)

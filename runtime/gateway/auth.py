@@ -109,16 +109,24 @@ class Auth:
         looked up: a foreign name for a loopback address is a page that had its own name point here.
         """
         host = connection.headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or ""
+        name = _part(f"//{host}", "hostname")
         if is_loopback(self._settings.host) and not is_loopback(name):
             raise Problem(
                 403, "host_forbidden", f"without API keys this gateway answers to loopback only, not {name!r}"
             )
         origin = connection.headers.get("origin")
         allowed = self._settings.origins
-        if origin is None or origin in allowed or "*" in allowed or urlsplit(origin).netloc == host:
+        if origin is None or origin in allowed or "*" in allowed or _part(origin, "netloc") == host:
             return
         raise Problem(403, "origin_forbidden", "this origin may not call; HEADRACE_GATEWAY__CORS lists those that may")
+
+
+def _part(url: str, name: Literal["hostname", "netloc"]) -> str:
+    """A part of a URL; empty where it has none, or is none."""
+    try:
+        return getattr(urlsplit(url), name) or ""
+    except ValueError:
+        return ""
 
 
 def _token(connection: HTTPConnection) -> tuple[str, str]:

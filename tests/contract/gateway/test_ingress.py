@@ -87,6 +87,15 @@ async def test_the_frameworks_own_errors_are_problems(gate):
         assert (done.json()["code"], done.headers["content-type"]) == (code, "application/problem+json")
 
 
+async def test_nobody_is_sent_to_the_host_that_a_client_has_named(broker_url):
+    """Nor to http:// where a proxy in front speaks TLS: a redirected client would show its key in the clear."""
+    async with gateway_in_process(broker_url, auth="required") as one:
+        for path in ("/healthz/", "/v1/load/", "/v1/routes/hello/events/", "//healthz"):
+            for method in ("GET", "POST"):
+                done = await one.http.request(method, path, headers={"host": "evil.example"})
+                assert (done.status_code in (401, 404, 405), "location" in done.headers) == (True, False), path
+
+
 async def test_a_key_makes_a_repeat_the_same_event(gate, server):
     def send(body: str, key: str = "k"):
         headers = {"content-type": "application/json", "idempotency-key": key}
