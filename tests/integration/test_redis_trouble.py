@@ -95,12 +95,24 @@ async def loading(scene: Scene) -> AsyncIterator[None]:
         await asyncio.sleep(0.02)
 
 
+EVICT = """
+local ended = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1] .. 'run:*')) do
+  if redis.call('HGET', key, 'status') == 'completed' then ended[key:match('[^:]*$')] = true end
+end
+for _, kind in ipairs({'gate:*', 'run:*', 'feed:*', 'leases', 'due', 'obits'}) do
+  for _, key in ipairs(redis.call('KEYS', ARGV[1] .. kind)) do
+    if not ended[key:match('[^:]*$')] then redis.call('DEL', key) end
+  end
+end
+"""
+"""At once: what a quick worker ends in between would be waited for in vain."""
+
+
 @asynccontextmanager
 async def evicted(scene: Scene) -> AsyncIterator[None]:
     """What a wrong maxmemory-policy may throw away: gates and records of runs under way, leases, due times."""
-    for kind in ("gate:*", "run:*", "feed:*", "leases", "due", "obits"):
-        for key in scene.operator.keys(f"{FIRST.prefix}{kind}"):
-            scene.operator.delete(key)
+    scene.operator.eval(EVICT, 0, FIRST.prefix)
     yield
 
 
