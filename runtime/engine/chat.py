@@ -52,7 +52,8 @@ async def astore_message(
             f"a message needs a sender and a sender's name; they are {message.sender!r}, {message.sender_name!r}"
         )
     chat, session = scope
-    await chat.ensure(session)
+    if known := getattr(message, "id", None):  # a new one has none, and needs no look at what a long session holds
+        await chat.has(session, str(known))
     if flow_id:
         message.flow_id = str(flow_id)
     message.id = chat.put(session, record_of(message))["id"]
@@ -86,8 +87,7 @@ async def aupdate_messages(messages: Message | list[Message]) -> list[Message]:
     for message in updated:
         if (scope := _scope(message.session_id)) is not None and getattr(message, "id", None):
             chat, session = scope
-            await chat.ensure(session)
-            if any(m["id"] == str(message.id) for m in chat.seen(session)):
+            if await chat.has(session, str(message.id)):
                 chat.put(session, record_of(message))
     return updated
 
@@ -112,7 +112,7 @@ async def adelete_messages(
 async def delete_message(id_: str) -> None:
     """Remove one message."""
     state = _writing()
-    if state is not None and (session := state.chat.find(str(id_))) is not None:
+    if state is not None and (session := await state.chat.find(str(id_))) is not None:
         state.chat.remove(session, [str(id_)])
 
 

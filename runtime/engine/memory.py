@@ -54,6 +54,12 @@ class ChatOverlay:
         with self._lock:
             self._committed.setdefault(session, [dict(message) for message in loaded])
 
+    async def has(self, session: str, message_id: str) -> bool:
+        """Whether a session has a message. What was said before is read only where this run has not said it itself."""
+        if not any(m.get("id") == message_id for m in self.seen(session)):
+            await self.ensure(session)
+        return any(m.get("id") == message_id for m in self.seen(session))
+
     def seen(self, session: str) -> list[Record]:
         """What is known of a session now, without reading anything."""
         with self._lock:
@@ -70,10 +76,10 @@ class ChatOverlay:
         self._do(session, ChatOp("replace" if known else "append", record))
         return record
 
-    def find(self, message_id: str) -> str | None:
-        """The session that holds a message, among those this run has touched."""
-        for session in [*self._ops, *self._committed]:
-            if any(m.get("id") == message_id for m in self.seen(session)):
+    async def find(self, message_id: str) -> str | None:
+        """The session that holds a message, among the run's own and those it has touched."""
+        for session in dict.fromkeys([*filter(None, [self._session]), *self.sessions()]):
+            if await self.has(session, message_id):
                 return session
         return None
 

@@ -41,6 +41,12 @@ async def test_a1_an_agent_with_a_session_answers_without_a_database(run: Runner
     assert run.history.texts("s1") == ["hi", "hello, I am here"]
 
 
+async def test_a_flow_that_only_stores_its_messages_does_not_read_a_long_session(run: Runner) -> None:
+    assert await run.text(flows.hello(), "hi", session_id="s1") is not None
+    assert len(run.history.texts("s1")) == 2
+    assert run.history.loads == 0
+
+
 async def test_a1_an_agent_without_a_session_answers_too(run: Runner) -> None:
     run.provider.script(Say("still here"))
     output = await run(flows.agent(), "hi")

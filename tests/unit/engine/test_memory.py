@@ -81,9 +81,20 @@ async def test_writes_from_many_threads_are_all_kept() -> None:
 
 async def test_a_message_is_found_by_its_id() -> None:
     chat, _ = await overlay("a")
-    await chat.ensure("s")
-    assert chat.find("c0") == "s"
-    assert chat.find("nobody") is None
+    assert await chat.find("c0") == "s"
+    assert await chat.find("nobody") is None
+    stored = chat.put("other", {"text": "mine"})
+    assert await chat.find(stored["id"]) == "other"
+
+
+async def test_what_a_run_said_itself_is_known_without_reading_the_session() -> None:
+    chat, sessions = await overlay("a")
+    stored = chat.put("s", {"text": "mine"})
+    assert await chat.has("s", stored["id"])
+    assert sessions.loads == 0
+    assert await chat.has("s", "c0")
+    assert not await chat.has("s", "nobody")
+    assert sessions.loads == 1
 
 
 def test_folding_leaves_others_alone() -> None:
