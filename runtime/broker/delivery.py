@@ -52,11 +52,11 @@ class Verdict(Enum):
 class Grant:
     """begin's answer.
 
-    RUN: execute; ``attempts`` counts this one. Of a run that waited for a person, ``pause`` is the request's id and
-    ``decision`` the decision (JSON), empty if the time was up. OVER: the attempts are used up (its workers died):
-    dead-letter it, do not run. STAGED: publish the stored outcome. ENDED: a duplicate of an ended event, dropped;
-    ``state`` and ``event_id`` say which. WAIT, BLOCKED: parked; ``holder`` and ``token`` name who runs it, ``waits`` is
-    how often it has been put off. CANCELLED: dropped.
+    RUN: execute; ``attempts`` counts this one; ``followed``: somebody follows the run. Of a run that waited for a
+    person, ``pause`` is the request's id and ``decision`` the decision (JSON), empty if the time was up.
+    OVER: the attempts are used up (its workers died): dead-letter it, do not run. STAGED: publish the stored outcome.
+    ENDED: a duplicate of an ended event, dropped; ``state`` and ``event_id`` say which. WAIT, BLOCKED: parked;
+    ``holder`` and ``token`` name who runs it, ``waits`` is how often it has been put off. CANCELLED: dropped.
     ALONE: parked; a worker died while it ran this, so it runs next in a process of its own (begin with ``alone``).
     NOT_MINE: forget it. NO_LEASE: this worker must renew first.
     """
@@ -71,3 +71,4 @@ class Grant:
     waits: int = 0
     pause: str = ""
     decision: str = ""
+    followed: bool = False

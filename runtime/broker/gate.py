@@ -73,6 +73,7 @@ class Gate:
         keys = claim.keys
         names = [keys.stream, keys.gate(claim.key), keys.due, keys.leases, keys.obits]
         names += [keys.run(claim.event_id), keys.blocked, keys.feed(claim.event_id), keys.runs]
+        names.append(keys.watched(claim.event_id))
         who = (keys.group, claim.worker, claim.entry_id, claim.token, claim.event_id)
         rules: tuple[Argument, ...] = (max_attempts, takeover, int(wait * 1000), int(longest * 1000))
         rules += (claim.ttl_ms, claim.kept_ms(self._retention), int(probe), int(alone))
@@ -101,6 +102,7 @@ def _grant(claim: Claim, reply: list[Any]) -> Grant:
                 entry_id=claim.entry_id,
                 pause=rest[1],
                 decision=rest[2],
+                followed=rest[3] == 1,
             )
         case Verdict.STAGED:
             return Grant(verdict, token, attempts=rest[0], event_id=rest[1], entry_id=rest[2])

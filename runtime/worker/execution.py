@@ -62,7 +62,8 @@ class Execution:
         request = self._request(work, resume)
         history = _History(self._broker, work.flight.lane, request.tenant_id)
         mark = RunMark(work.claim.token, boot_time() + work.active.route.spec.timeout)
-        progress = Progress(self._broker.feeds, work.claim.keys, work.claim.event_id, wanted=request.stream)
+        wanted = request.stream or work.followed
+        progress = Progress(self._broker.feeds, work.claim.keys, work.claim.event_id, wanted=wanted)
         context = contextvars.copy_context()
         context.run(current_run.set, mark)
         run = asyncio.create_task(

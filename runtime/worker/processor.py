@@ -87,7 +87,7 @@ class Processor:
         grant = await self._admission.admit(work)
         if grant is None:
             return
-        work.attempts = grant.attempts
+        work.attempts, work.followed = grant.attempts, grant.followed
         outcome = await self._outcome(work, grant)
         if outcome is not None:
             await self._settler.settle(work, outcome)

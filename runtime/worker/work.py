@@ -15,7 +15,10 @@ from shared_models.errors import HeadraceError
 
 @dataclass(slots=True)
 class Work:
-    """A delivery that was taken in. ``poison`` says why it cannot be run; else there is an ``envelope``."""
+    """A delivery that was taken in. ``poison`` says why it cannot be run; else there is an ``envelope``.
+
+    ``attempts`` counts this one; ``followed``: somebody followed the run as it began.
+    """
 
     flight: Flight
     delivery: Delivery
@@ -25,3 +28,4 @@ class Work:
     envelope: EventEnvelope | None
     poison: HeadraceError | None
     attempts: int = 0
+    followed: bool = False

@@ -107,8 +107,8 @@ async def test_a_run_that_nobody_follows_tells_its_end_only(server_url, tmp_path
         long = await c.send("flows:a", {"steps": 1, "sleep": 0.2})
         for event in (short, long):
             assert kinds(await lines(c, event, "completed")) == ["started", "completed"]
-        followed = await c.send("flows:a", {"steps": 1, "sleep": 0.2}, event_id="followed")
-        await c.broker.feeds.follow([(KEYS, followed)])
+        await c.broker.feeds.follow([(KEYS, "followed")])
+        followed = await c.send("flows:a", {"steps": 1}, event_id="followed")
         assert "component_ended" in kinds(await lines(c, followed, "completed"))
 
 

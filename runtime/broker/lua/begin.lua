@@ -11,6 +11,7 @@
 -- KEYS[7] blocked hash   why the route is blocked; absent: it is not
 -- KEYS[8] feed    stream progress of this event's run
 -- KEYS[9] runs    zset   event id to the time of its last change, for listings
+-- KEYS[10] watch  string there while somebody follows this event's run
 -- ARGV[1] group
 -- ARGV[2] worker
 -- ARGV[3] entry id
@@ -26,9 +27,9 @@
 -- ARGV[13] 1: nothing else runs in this process, so that an entry may that is suspected of killing its worker
 -- ARGV[14...] names and values for the run record
 -- Returns
---   {1, attempts, pause, decision} run; where it waited for a person, from its checkpoint: the request's id, and the
---     decision (JSON), empty if the time was up
---   {2, attempts, pause, decision} the attempts are used up by deaths: dead-letter it, do not run
+--   {1, attempts, pause, decision, n} run; where it waited for a person, from its checkpoint: the request's id, and the
+--     decision (JSON), empty if the time was up; n 1: somebody follows it
+--   {2, attempts, pause, decision, n} the attempts are used up by deaths: dead-letter it, do not run
 --   {3, attempts, event, entry} an outcome is staged: publish that one, under these ids
 --   {4, status, event} dropped: the event has ended, or is a duplicate of that event, which has
 --   {5, worker, token, n} parked, for the nth time: another run holds the key, or it is not due yet
@@ -39,7 +40,7 @@
 --  {-1} the worker has no valid lease
 --  {-3} there is no such stream or group
 local stream, gate, due, leases, obits = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local run, blocked, feed, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local run, blocked, feed, runs, watch = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local group, me, id, token, event = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local max, takeover, wait, longest = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
 local ttl, keep, probe, alone = tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12] == '1', ARGV[13] == '1'
@@ -123,7 +124,7 @@ local state, holder, first, attempts = h[1], h[4], h[6], tonumber(h[5] or 0)
 local same, mine, over = h[3] == id, h[6] == event, h[10] == '1'
 if (state == 'running' or state == 'staged') and h[2] == token then
   if state == 'staged' then return {3, attempts, first, h[3]} end
-  return {over and 2 or 1, attempts, h[12] or '', h[13] or ''}
+  return {over and 2 or 1, attempts, h[12] or '', h[13] or '', redis.call('EXISTS', watch)}
 end
 local p = redis.pcall('XPENDING', stream, group, id, id, 1)
 if p.err then
@@ -258,4 +259,4 @@ redis.call('ZREM', due, id)
 record('status', 'running', 'attempts', attempts, 'started_at', now, 'worker', me)
 redis.call('ZADD', runs, now, event)
 tell('started', {attempt = attempts, worker = me})
-return {over and 2 or 1, attempts, h[12] or '', h[13] or ''}
+return {over and 2 or 1, attempts, h[12] or '', h[13] or '', redis.call('EXISTS', watch)}
