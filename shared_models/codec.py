@@ -148,11 +148,6 @@ def peek_event_id(fields: Sequence[tuple[bytes, bytes]], *, stream: str, entry_i
     return derived_event_id(stream, entry_id)
 
 
-def show_bytes(value: bytes) -> str:
-    """Bytes as text for people: UTF-8 where they are, backslash escapes where they are not."""
-    return value.decode("utf-8", "backslashreplace")
-
-
 def _id(controls: dict[str, str], name: str) -> str | None:
     return check_id(controls[name], field=name) if name in controls else None
 

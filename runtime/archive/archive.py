@@ -56,8 +56,8 @@ class Archive:
         check(settings)
         if settings.url is None:
             return None
-        from obstore.exceptions import BaseError  # noqa: PLC0415
-        from obstore.store import LocalStore, MemoryStore, from_url  # noqa: PLC0415
+        from obstore.exceptions import BaseError  # noqa: PLC0415  as above
+        from obstore.store import LocalStore, MemoryStore, from_url  # noqa: PLC0415  as above
 
         scheme, folder = urlsplit(settings.url).scheme, _folder(settings.url)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,7 +69,7 @@ def opened(path: str) -> Iterator[IO[str]]:
     """A file, or stdin for ``-``, as UTF-8."""
     try:
         # Opened apart from its use: only a file that cannot be opened is the caller's mistake.
-        stream = open(0 if path == STDIN else Path(path), encoding="utf-8-sig", closefd=path != STDIN)  # noqa: SIM115
+        stream = open(0 if path == STDIN else Path(path), encoding="utf-8-sig", closefd=path != STDIN)  # noqa: SIM115  closed below
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error
     try:
@@ -92,8 +91,3 @@ def _kind(value: Any) -> str:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
-
-
-def is_terminal() -> bool:
-    """Whether a person looks at what goes beside the answer."""
-    return sys.stderr.isatty()

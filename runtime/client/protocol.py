@@ -24,8 +24,6 @@ LONGEST_PAUSE = 30.0
 SILENCE = 45.0
 """Seconds without a word after which a stream counts as broken: a gateway says something every 15."""
 
-LAST = ("completed", "dead_lettered", "cancelled")
-
 
 @dataclass(frozen=True, slots=True)
 class Accepted:

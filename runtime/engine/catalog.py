@@ -78,8 +78,8 @@ class Catalog:
 @lru_cache(maxsize=1)
 def installed() -> Catalog:
     """Read this machine's catalog, once. Imports the engine's model tables: seconds, where nothing else has."""
-    from lfx.base.models.model_metadata import MODEL_PROVIDER_METADATA  # noqa: PLC0415
-    from lfx.base.models.unified_models.class_registry import _MODEL_CLASS_IMPORTS  # noqa: PLC0415
+    from lfx.base.models.model_metadata import MODEL_PROVIDER_METADATA  # noqa: PLC0415  seconds, where it is first
+    from lfx.base.models.unified_models.class_registry import _MODEL_CLASS_IMPORTS  # noqa: PLC0415  as above
 
     providers = {
         name: _provider(name, meta, _class_import(meta, _MODEL_CLASS_IMPORTS), name not in KEYLESS)
@@ -93,7 +93,7 @@ def installed() -> Catalog:
 @lru_cache(maxsize=1)
 def extension_roots() -> Mapping[str, Path]:
     """The folder of each installed extension bundle, by distribution. Looks through all distributions once: 1 s."""
-    from lfx.extension.loader import installed_extension_roots  # noqa: PLC0415
+    from lfx.extension.loader import installed_extension_roots  # noqa: PLC0415  loads the engine
 
     return {str(name): Path(root) for name, root in installed_extension_roots().items()}
 

@@ -77,13 +77,13 @@ def _text(host: Any) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    return host in ("", "localhost", "::1", "0.0.0.0", os.uname().nodename) or host.startswith("127.")  # noqa: S104
+    return host in ("", "localhost", "::1", "0.0.0.0", os.uname().nodename) or host.startswith("127.")  # noqa: S104  compared with, not bound to
 
 
 async def serve(requests: Iterator[Mapping[str, Any]], answers: IO[str]) -> None:
     """Answer flows until there are none."""
-    from runtime.engine import catalog, inspection  # noqa: PLC0415
-    from runtime.engine.langflow import LangflowEngine  # noqa: PLC0415
+    from runtime.engine import catalog, inspection  # noqa: PLC0415  its parent reads this module too
+    from runtime.engine.langflow import LangflowEngine  # noqa: PLC0415  as above
 
     offline = Offline()
     sys.addaudithook(offline.hook)

@@ -23,7 +23,7 @@ log = structlog.get_logger("headrace.engine")
 _plain = type(os.environ)
 
 
-class _RunEnviron(_plain):  # type: ignore[misc, valid-type]
+class _RunEnviron(_plain):  # type: ignore[misc, valid-type]  # os._Environ has no public name
     """os.environ with a layer for the current run."""
 
     def __getitem__(self, key: str) -> str:

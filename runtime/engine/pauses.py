@@ -53,7 +53,7 @@ class Saved:
     asked: tuple[str, ...]
 
 
-class RunStore(CheckpointStore):  # type: ignore[misc]
+class RunStore(CheckpointStore):  # type: ignore[misc]  # lfx has no types
     """Keeps what it is given with the run that is current. Agents find it by itself, so there is one for all runs."""
 
     async def save(self, checkpoint: Any) -> None:

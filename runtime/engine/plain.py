@@ -88,11 +88,11 @@ def _bytes(value: bytes | bytearray | memoryview, _depth: int) -> dict[str, Any]
 
 def _time(value: Any, _depth: int) -> str | None:
     # pandas' NaT is a datetime whose isoformat says "NaT".
-    return None if value != value else str(value.isoformat())  # noqa: PLR0124
+    return None if value != value else str(value.isoformat())  # noqa: PLR0124  NaT alone is not itself
 
 
 def _duration(value: datetime.timedelta, _depth: int) -> float | None:
-    return None if value != value else value.total_seconds()  # noqa: PLR0124
+    return None if value != value else value.total_seconds()  # noqa: PLR0124  as above
 
 
 def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def _state(node: Node, registry: Mapping[str, Any], catalog: Catalog) -> tuple[C
 
 
 def _classified(body: Mapping[str, Any], kind: str, registry: Mapping[str, Any]) -> str:
-    from lfx.upgrade.checker import check_flow_compatibility  # noqa: PLC0415
+    from lfx.upgrade.checker import check_flow_compatibility  # noqa: PLC0415  loads the engine
 
     node = {"data": {"id": "", "type": kind, "node": body}}
     report = check_flow_compatibility({"nodes": [node]}, {}, registry=registry)
@@ -121,7 +121,7 @@ def _classified(body: Mapping[str, Any], kind: str, registry: Mapping[str, Any])
 
 def _stamp(body: dict[str, Any], entry: Mapping[str, Any]) -> None:
     """Put the installed code into one saved component, and the fields that the code reads and the file predates."""
-    from lfx.upgrade.checker import new_template_field_keys  # noqa: PLC0415
+    from lfx.upgrade.checker import new_template_field_keys  # noqa: PLC0415  loads the engine
 
     installed, saved = entry["template"], body["template"]
     saved["code"]["value"] = installed["code"]["value"]
@@ -156,8 +156,8 @@ def _body(node: Mapping[str, Any]) -> dict[str, Any] | None:
 @lru_cache(maxsize=1)
 def _registry() -> Mapping[str, Any]:
     """The installed core components by type, with the names they had before."""
-    from lfx.interface.components import _read_component_index  # noqa: PLC0415
-    from lfx.upgrade.checker import build_registry_lookup  # noqa: PLC0415
+    from lfx.interface.components import _read_component_index  # noqa: PLC0415  loads the engine
+    from lfx.upgrade.checker import build_registry_lookup  # noqa: PLC0415  loads the engine
 
     index = _read_component_index(None) or {}
     registry: Mapping[str, Any] = build_registry_lookup(dict(index.get("entries") or ()))

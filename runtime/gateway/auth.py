@@ -157,4 +157,3 @@ def require(scope: Scope) -> Callable[..., Awaitable[Principal]]:
 
 Sender = Annotated[Principal, Depends(require("send"))]
 Reader = Annotated[Principal, Depends(require("read"))]
-Admin = Annotated[Principal, Depends(require("admin"))]

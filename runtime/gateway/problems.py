@@ -159,7 +159,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)  # noqa: S101
+    assert isinstance(error, RequestValidationError)  # noqa: S101  as above
     # Never the value: a client may have put a secret in the wrong place.
     faults = [{"at": ".".join(str(part) for part in e["loc"]), "reason": e["msg"]} for e in error.errors()]
     detail = "; ".join(f"{fault['at']}: {fault['reason']}" for fault in faults[:5])
@@ -167,7 +167,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _ours(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HeadraceError)  # noqa: S101
+    assert isinstance(error, HeadraceError)  # noqa: S101  as above
     return response(of_error(error), request.url.path)
 
 

@@ -28,7 +28,7 @@ class GuardedProtocol(H11Protocol):
         super().__init__(config=config, server_state=server_state, app_state=app_state, **more)
         self._guard: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn itself narrows it
         """Begin to wait for the headers; refuse the connection if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self.most:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runtime.errors import FlowInvalid, RegistryError, RouteInvalid
 from runtime.registry.export import MAX_FILE, FlowDocument, read_flows
@@ -16,6 +16,8 @@ from runtime.registry.spec import nearest, read_spec, split_spec
 from runtime.registry.yaml_text import Document, read_yaml
 from shared_models.names import slug
 from shared_models.route import RouteSpec
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -98,7 +100,7 @@ class Reader:
                 raise FlowInvalid(f"has {listing.stamps[path][2]:,} bytes; a flow file may have at most {MAX_FILE:,}")
             raw = path.read_bytes()
             zipped = path.suffix.lower() == ".zip"
-            flows: tuple[FlowDocument, ...] = self._once(path, raw, lambda: read_flows(raw, zipped=zipped))
+            flows = self._once(path, raw, lambda: read_flows(raw, zipped=zipped))
             spec = self._spec_file(specs) if specs else None
         except OSError as error:
             found.broken(Problem(path, None, "unreadable", f"{self.shown(path)} cannot be read: {error.strerror}"))
@@ -150,12 +152,13 @@ class Reader:
             names = " and ".join(self.shown(path) for path in paths)
             return _Spec(paths[0], "", Document(), f"there are two specs, {names}; keep one")
         raw = paths[0].read_bytes()
-        return self._once(paths[0], raw, lambda: _read_spec_file(paths[0], raw))  # type: ignore[no-any-return]
+        return self._once(paths[0], raw, lambda: _read_spec_file(paths[0], raw))
 
-    def _once(self, path: Path, raw: bytes, read: Callable[[], Any]) -> Any:
+    def _once(self, path: Path, raw: bytes, read: Callable[[], T]) -> T:
         key = (path, hashlib.sha256(raw).hexdigest())
-        self._now[key] = self._before[key] if key in self._before else read()
-        return self._now[key]
+        found: T = self._before[key] if key in self._before else read()
+        self._now[key] = found
+        return found
 
     def _orphan(self, path: Path, flows: Sequence[Path]) -> Problem:
         near = nearest(path.stem, [flow.stem for flow in flows if flow.parent == path.parent])

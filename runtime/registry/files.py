@@ -44,10 +44,6 @@ class Listing:
         """Equal for two looks between which nothing has changed, unless the earlier was ``fresh``."""
         return (self.stamps, self.stored, self.unreadable)
 
-    def unreadable_at(self, path: Path) -> str | None:
-        """Why ``path`` could not be seen, if it or a folder above it could not."""
-        return next((why for bad, why in self.unreadable.items() if bad == path or bad in path.parents), None)
-
 
 def look(root: Path) -> Listing:
     """List a flows folder, or one flow file with the spec beside it. Reads names and stamps, never contents."""

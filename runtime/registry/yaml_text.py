@@ -49,7 +49,7 @@ class Document:
 class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # the stubs give it no types
             raise yaml.MarkedYAMLError(
                 problem="references (*name) are not supported; write the value out", problem_mark=mark
             )

@@ -109,7 +109,7 @@ class ProbeServer:
         )
         server = uvicorn.Server(config)
         # The supervisor has its own way with signals.
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # a class stands in
         try:
             await server.serve()
         except SystemExit as end:

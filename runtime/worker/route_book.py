@@ -93,7 +93,7 @@ class RouteBook:
             raise
         except BrokerError as error:
             if lane.refused != error.message:
-                log.error("stream.refused", route=lane.name, stream=lane.keys.stream, error=error.message)  # noqa: TRY400
+                log.error("stream.refused", route=lane.name, stream=lane.keys.stream, error=error.message)  # noqa: TRY400  a sentence
             lane.refused = lane.stale = error.message
             return False
         if lane.refused:

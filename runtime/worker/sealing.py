@@ -53,7 +53,7 @@ class Seal:
         if kept[:1] != _SEALED:
             raise _unreadable("it is of no known form")
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415  comes with the engine
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  as above
 
         name, nonce, sealed = kept[1 : 1 + _ID], kept[1 + _ID : 1 + _ID + _NONCE], kept[1 + _ID + _NONCE :]
         key = next((key for key in self._keys if _id(key) == name), None)

@@ -428,8 +428,3 @@ def test_the_id_of_what_did_not_decode() -> None:
     assert peek() == derived
     expired = cloud(expirytime="2020-01-01T00:00:00Z").encode()
     assert peek((b"data", expired)) == decode(("data", cloud())).event_id
-
-
-def test_bytes_are_shown() -> None:
-    assert codec.show_bytes("né".encode()) == "né"
-    assert codec.show_bytes(b"\xffa") == "\\xffa"

@@ -96,7 +96,8 @@ async def _send_event(request: Request) -> Response:
 
 
 QUICK = Route("/v1/routes/{route}/events", _send_event, methods=["POST"])
-"""The same without FastAPI's own handling of a request, which would double what it costs; for before the router."""
+"""The same without FastAPI's own handling of a request, a quarter of what one costs; it stands before the router, which
+tells OpenAPI of it."""
 
 
 def _keyed(event: Incoming, options: Options, body: bytes) -> Incoming:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from runtime.broker.fleet import RouteEntry
@@ -13,10 +12,9 @@ from runtime.gateway import problems
 from runtime.gateway.auth import Reader
 from runtime.gateway.deps import Gateway, GatewayDep
 from runtime.gateway.problems import RETRY_AFTER, Problem
+from runtime.gateway.routes.ingress import RouteName
 from runtime.gateway.routes_known import keys_of
 from shared_models.names import callbacks_route
-
-RouteName = Annotated[str, Path(description="A route's name.", max_length=200)]
 
 
 class Load(BaseModel):

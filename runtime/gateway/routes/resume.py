@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,7 @@ from runtime.gateway import problems, views
 from runtime.gateway.auth import Sender
 from runtime.gateway.deps import GatewayDep
 from runtime.gateway.found import find_run
+from runtime.gateway.routes.runs import EventId, RouteOf
 from runtime.gateway.routes_known import keys_of
 from shared_models.result import Decision
 
@@ -44,14 +45,12 @@ class DecisionRequest(BaseModel):
     },
 )
 async def resume_run(
-    event_id: Annotated[str, Path(description="The event's id.", max_length=256)],
+    event_id: EventId,
     asked: DecisionRequest,
     principal: Sender,
     gateway: GatewayDep,
     *,
-    route: Annotated[
-        str | None, Query(description="The route, where an event runs on more than one.", max_length=200)
-    ] = None,
+    route: RouteOf = None,
 ) -> JSONResponse:
     """Decide what a run asks that waits for a person; it goes on at once, on any worker.
 
