@@ -10,12 +10,17 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 KEYLESS = frozenset({"Ollama"})
 """Core providers that run without a key and without an address: the engine assumes the local default."""
+
+_MANIFESTS = ("extension.json", "pyproject.toml")
+_EXTENSIONS = "langflow.extensions"
+"""Where the engine looks for an extension: a file with such a name, or an entry point of this group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +97,19 @@ def installed() -> Catalog:
 
 @lru_cache(maxsize=1)
 def extension_roots() -> Mapping[str, Path]:
-    """The folder of each installed extension bundle, by distribution. Looks through all distributions once: 1 s."""
+    """The folder of each installed extension bundle, by distribution. Looks through all distributions, once."""
     from lfx.extension.loader import installed_extension_roots  # noqa: PLC0415  loads the engine
 
-    return {str(name): Path(root) for name, root in installed_extension_roots().items()}
+    likely = filter(_may_bring_extension, distributions())
+    return {str(name): Path(root) for name, root in installed_extension_roots(likely).items()}
+
+
+def _may_bring_extension(distribution: Distribution) -> bool:
+    """Whether to let the engine look closer, which takes the whole list of a package's files apart: 1 s for all."""
+    if distribution.read_text("direct_url.json"):
+        return True  # installed from a folder, which may hold more than the list tells
+    record, points = distribution.read_text("RECORD"), distribution.read_text("entry_points.txt")
+    return record is None or any(name in record for name in _MANIFESTS) or _EXTENSIONS in (points or "")
 
 
 def _provider(

@@ -8,18 +8,16 @@ Imports lfx; loaded by LangflowEngine.prepare only.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from lfx.memory import stubs
 from lfx.memory.flow_context import get_current_flow_id, should_persist_messages
 from lfx.schema.message import Message
 from lfx.utils.async_helpers import run_until_complete
 
 from runtime.engine.memory import ChatOverlay, Record, select
 from runtime.engine.plain import plain
+from runtime.engine.standalone import put
 from runtime.engine.state import CURRENT, RunState
 
 _FIELDS = (
@@ -30,12 +28,7 @@ _FIELDS = (
 
 def install() -> None:
     """Put the functions in place. May be repeated."""
-    modules = [stubs]
-    if "langflow.memory" in sys.modules or importlib.util.find_spec("langflow") is not None:
-        modules.append(importlib.import_module("langflow.memory"))
-    for module in modules:
-        for function in _FUNCTIONS:
-            setattr(module, function.__name__, function)
+    put(_FUNCTIONS, ["lfx.memory.stubs"], later=["langflow.memory"])
 
 
 async def astore_message(

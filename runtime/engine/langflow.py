@@ -12,6 +12,7 @@ from runtime.engine import environment
 from runtime.engine.base import ChatHistory, Emit, FlowSource, LoadedFlow, RunOutput, RunRequest
 from runtime.engine.environ import EnvironGuard
 from runtime.engine.heap import Heap
+from runtime.engine.standalone import leave_server_out, without_server
 from runtime.engine.threads import RunThreads
 from runtime.errors import EngineError, EventFault
 from shared_models.dead_letter import ErrorInfo
@@ -118,23 +119,29 @@ class LangflowEngine:
     def _import(self) -> Any:
         first = self._loader is None
         try:
-            with environment.keep_logging():
-                services = importlib.import_module("runtime.engine.services")
-                self._loader = importlib.import_module("runtime.engine.loader")
-                self._runner = importlib.import_module("runtime.engine.runner")
-                replaced = [importlib.import_module(f"runtime.engine.{name}") for name in _REPLACES]
+            with without_server():
+                return self._set_up()
         except ModuleNotFoundError as error:
             if error.name not in ("lfx", "langflow"):
                 raise
             raise EngineError("Langflow is not installed: pip install 'headrace[langflow]', or [worker]") from error
+        finally:
+            if first:
+                environment.freeze_heap()
+
+    def _set_up(self) -> Any:
+        with environment.keep_logging():
+            leave_server_out()
+            services = importlib.import_module("runtime.engine.services")
+            self._loader = importlib.import_module("runtime.engine.loader")
+            self._runner = importlib.import_module("runtime.engine.runner")
+            replaced = [importlib.import_module(f"runtime.engine.{name}") for name in _REPLACES]
         services.quiet_engine_log()
         services.set_services()
         if self._accelerators is None:
             self._accelerators = importlib.import_module("runtime.engine.accelerators").Installed.take(self._switches)
         for module in replaced:
             module.install()
-        if first:
-            environment.freeze_heap()
         return services
 
 

@@ -8,8 +8,6 @@ loaded by LangflowEngine.prepare only.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -24,6 +22,7 @@ from runtime.engine.bindings import bind, standard_bindings
 from runtime.engine.export import flow_uuid
 from runtime.engine.requirements import find_child
 from runtime.engine.runner import bind_graph
+from runtime.engine.standalone import put
 from runtime.engine.state import CURRENT, RunState
 from runtime.engine.streaming import set_streaming
 
@@ -35,12 +34,7 @@ _DEPTH: ContextVar[int] = ContextVar("headrace_subflow_depth", default=0)
 def install() -> None:
     """Put the functions in place. May be repeated."""
     names = ["lfx.helpers", "lfx.helpers.flow", "lfx.custom.custom_component.custom_component"]
-    if importlib.util.find_spec("langflow") is not None:
-        names += ["langflow.helpers.flow", "lfx.base.tools.run_flow"]
-    for module in map(importlib.import_module, names):
-        for function in _FUNCTIONS:
-            if hasattr(module, function.__name__):
-                setattr(module, function.__name__, function)
+    put(_FUNCTIONS, names, later=["langflow.helpers.flow", "lfx.base.tools.run_flow"])
 
 
 async def get_flow_by_id_or_name(

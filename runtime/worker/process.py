@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import signal
 import socket
@@ -131,6 +132,9 @@ def _zygote(worker: Worker, control: socket.socket, board: Board) -> int:
 
 async def _preload(worker: Worker, engine: Engine, snapshot: Snapshot) -> dict[str, tuple[FlowSource, LoadedFlow]]:
     """Load every flow once, for all children to share. One that cannot be loaded is told of by the children."""
+    if worker.settings.archive.url is not None:
+        with contextlib.suppress(ImportError):  # the children say so
+            importlib.import_module("obstore.store")  # the library only: the store is made in each child
     await engine.prepare(concurrency=worker.settings.worker.concurrency)
     engine.set_siblings(sources(snapshot.routes))
     loaded = {}

@@ -1,0 +1,58 @@
+"""lfx as it is where Langflow's server is not installed.
+
+lfx looks whether ``langflow`` can be imported, and then takes its helpers from there, which bring the server's database
+models, SQLAlchemy and FastAPI: 3 to 4 s of every start and 93 MB, for a database that a worker does not have. The
+engine's functions are the same without. Saved code that imports ``langflow`` itself gets it, and with it whatever
+functions of ours belong there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from wrapt.importer import register_post_import_hook
+
+_hooked: set[str] = set()
+
+
+@contextmanager
+def without_server() -> Iterator[None]:
+    """Let nothing that is imported meanwhile find ``langflow``, unless it has been imported already."""
+    if "langflow" in sys.modules:
+        yield
+        return
+    sys.modules["langflow"] = None  # type: ignore[assignment]  # what Python itself keeps for "there is none"
+    try:
+        yield
+    finally:
+        del sys.modules["langflow"]
+
+
+def leave_server_out() -> None:
+    """Have lfx look now, ``without_server``: it remembers what it has found first."""
+    importlib.import_module("lfx.utils.langflow_utils").has_langflow_memory()
+
+
+def put(functions: Sequence[Callable[..., Any]], modules: Sequence[str], *, later: Sequence[str] = ()) -> None:
+    """Put functions in the place of those of the same names: in ``modules`` now, in ``later`` when they are imported.
+
+    May be repeated.
+    """
+
+    def replace(module: Any) -> None:
+        for function in functions:
+            if hasattr(module, function.__name__):
+                setattr(module, function.__name__, function)
+
+    for name in modules:
+        replace(importlib.import_module(name))
+    for name in later:
+        if name in sys.modules:
+            replace(sys.modules[name])
+        elif name not in _hooked:
+            _hooked.add(name)
+            register_post_import_hook(replace, name)
