@@ -145,5 +145,5 @@ class LangflowEngine:
         return services
 
 
-_REPLACES = ("chat", "fileaccess", "subflows")
+_REPLACES = ("chat", "fileaccess", "standalone", "subflows")
 """Modules that put functions of ours in place of the engine's."""

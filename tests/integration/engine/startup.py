@@ -21,7 +21,7 @@ async def host(sources: dict[str, Any], url: str) -> dict[str, Any]:
     began = time.monotonic()
     await engine.prepare(concurrency=4)
     took = time.monotonic() - began
-    said = {}
+    said, late = {}, {}
     for name, export in sources.items():
         source = FlowSource(name, name, export, path(name), path(name).with_suffix(".files"))
         try:
@@ -29,12 +29,14 @@ async def host(sources: dict[str, Any], url: str) -> dict[str, Any]:
             request = RunRequest(
                 "e1", {"input_value": "hi"}, session_id="s", variables={"OPENAI_COMPATIBLE_BASE_URL": url}
             )
+            loaded = set(sys.modules)
             said[name] = (await engine.run(flow, request, Sessions(), lambda *_: None)).result.text
+            late[name] = sorted(set(sys.modules) - loaded)
         except Exception as error:  # the test compares what was said
             said[name] = f"{type(error).__name__}: {error}"
     await engine.close()
     await asyncio.to_thread(time.sleep, 0)  # the host's loop still has threads
-    return {"prepare": took, "said": said}
+    return {"prepare": took, "said": said, "late": late}
 
 
 def path(name: str) -> Any:

@@ -59,6 +59,7 @@ async def test_a1_a7_a8_a23_a_clean_machine(provider: StubProvider, tmp_path: Pa
     told = await start(tmp_path, given)
     for one in told["rounds"]:
         assert one["said"] == {"hello": "hi", "agent": "echo: hi"}
+        assert one["late"] == {"hello": [], "agent": []}, "a first run imports what its flow's load should have"
     assert told["reached"] == [], "the engine reaches for the network when it starts"
     assert told["peak"] < 1024**3
     assert told["rounds"][0]["prepare"] < 60
