@@ -33,6 +33,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     problems.install(app)
+    app.add_middleware(ingress.Direct)
     app.add_middleware(Borders, settings=gateway.settings.gateway)
     if origins := gateway.settings.gateway.origins:
         # The outermost, so that a refusal too can be read by a page.
@@ -46,7 +47,6 @@ def create_app(gateway: Gateway) -> FastAPI:
         )
     for module in (health, ingress, load, webhooks, feeds, runs, resume):
         app.include_router(module.router)
-    app.router.routes.insert(0, ingress.QUICK)
     made: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:

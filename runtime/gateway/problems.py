@@ -100,9 +100,9 @@ class ProblemDocument(BaseModel):
 
 def install(app: FastAPI) -> None:
     """Answer every error of an app as a problem."""
-    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(HTTPException, _known)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HeadraceError, _ours)
+    app.add_exception_handler(HeadraceError, _known)
     app.add_exception_handler(Exception, _unforeseen)
 
 
@@ -150,12 +150,19 @@ def of_error(error: HeadraceError) -> Problem:
     return Problem(status, error.code, error.message, more=more)
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)  # noqa: S101  it is registered for this class alone
+def answer_to(request: Request, error: HTTPException | HeadraceError) -> JSONResponse:
+    """The answer to a request that failed so."""
+    if isinstance(error, HeadraceError):
+        error = of_error(error)
     if not isinstance(error, Problem):
         code = _CODES.get(error.status_code, "error")
         error = Problem(error.status_code, code, str(error.detail), headers=error.headers)
     return response(error, request.url.path)
+
+
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException | HeadraceError)  # noqa: S101  it is registered for these classes alone
+    return answer_to(request, error)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
@@ -164,11 +171,6 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     faults = [{"at": ".".join(str(part) for part in e["loc"]), "reason": e["msg"]} for e in error.errors()]
     detail = "; ".join(f"{fault['at']}: {fault['reason']}" for fault in faults[:5])
     return response(Problem(422, "request_invalid", detail, more={"errors": faults[:20]}), request.url.path)
-
-
-async def _ours(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HeadraceError)  # noqa: S101  as above
-    return response(of_error(error), request.url.path)
 
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:

@@ -1,15 +1,13 @@
-"""HTTP/1.1 on one connection, with what the server leaves open: slow headers, too many connections, problems."""
+"""HTTP/1.1 on one connection, with what the server leaves open: slow or endless headers, full houses, problems."""
 
 from __future__ import annotations
 
 import asyncio
 import http
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runtime.gateway.problems import MEDIA_TYPE
 
@@ -18,17 +16,26 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
 
-class GuardedProtocol(H11Protocol):
-    """The server's own protocol, guarded. ``read_timeout``: seconds in which a request's headers have to come."""
+class GuardedProtocol(HttpToolsProtocol):
+    """The server's own protocol, guarded.
+
+    ``read_timeout``: seconds in which a request's headers have to come. ``max_headers``: bytes that may come without
+    an end of the headers or a piece of the body: they stay in memory until then. ``most``: connections of the process.
+    """
 
     read_timeout: float
+    max_headers: int
     most: int
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], **more: Any) -> None:
         super().__init__(config=config, server_state=server_state, app_state=app_state, **more)
         self._guard: asyncio.TimerHandle | None = None
+        self._in_body = False
+        self._moved = False
+        self._waiting = 0
+        """Bytes that have come since the parser last moved on."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn itself narrows it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base narrows it
         """Begin to wait for the headers; refuse the connection if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self.most:
@@ -43,15 +50,49 @@ class GuardedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Headers that have come whole are no longer waited for; those of the next request are."""
-        unread = self._unread()
-        super().data_received(data)
-        if self._unread():
+        if self.transport.is_closing():
             return
-        idle = self.conn.their_state is h11.IDLE
-        if unread or not idle:
-            self._unwatch()
-        if idle and self._guard is None and not self.transport.is_closing():
-            self._watch()
+        unread, self._moved = self._unread(), False
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        self._waiting = 0 if self._moved else self._waiting + len(data)
+        if self._waiting > self.max_headers:
+            self._endless()
+        elif not self._unread():
+            if unread or self._in_body or self._moved:
+                self._unwatch()
+            if not self._in_body and self._waiting and self._guard is None:
+                self._watch()
+
+    def on_message_begin(self) -> None:
+        """A request's first line has begun."""
+        self._in_body = False
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header. One after the body (a trailer) is none: who has decided by the headers has decided."""
+        if not self._in_body:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Let the request in, if it says once for whom it is (RFC 9112, 3.2). Raises ValueError, which is a 400."""
+        self._in_body = self._moved = True
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+            raise ValueError("a request has one Host")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._moved = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request has come whole; what comes now is the next one's headers."""
+        self._moved = True
+        super().on_message_complete()
+        self._in_body = False
 
     def on_response_complete(self) -> None:
         """Wait a while for the rest of a body that nobody reads any more: it could go on for ever."""
@@ -60,15 +101,23 @@ class GuardedProtocol(H11Protocol):
             self._watch()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request with the status that the parser hints at."""
-        error = sys.exc_info()[1]  # it is called where that is handled
-        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        code = "headers_too_large" if status == 431 else "bad_request"
-        detail = "the headers are too large" if status == 431 else "this is not an HTTP request that can be read"
-        self._refuse(status, code, detail)
+        """Answer what is no HTTP request."""
+        if self._answering():
+            self.transport.close()  # an answer to the request before it may be half written
+        else:
+            self._refuse(400, "bad_request", "this is not an HTTP request that can be read")
+
+    def _endless(self) -> None:
+        if self._in_body or self._answering():
+            self.transport.close()
+        else:
+            self._refuse(431, "headers_too_large", "the headers are too large")
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _unread(self) -> bool:
-        return self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
+        return self._in_body and self.cycle is not None and self.cycle.response_complete
 
     def _watch(self) -> None:
         self._unwatch()
@@ -85,7 +134,9 @@ class GuardedProtocol(H11Protocol):
             return
         if self._unread():
             self.transport.close()
-        elif self.conn.their_state is h11.IDLE:
+        elif self._answering():
+            self._watch()  # the next request's headers, while this one is under way
+        elif not self._in_body:
             self._refuse(408, "request_timeout", "the headers came too slowly")
 
     def _refuse(self, status: int, code: str, detail: str, *, retry_after: int | None = None) -> None:
@@ -107,6 +158,7 @@ class GuardedProtocol(H11Protocol):
         self.transport.close()
 
 
-def guarded(*, read_timeout: float, most: int) -> type[GuardedProtocol]:
+def guarded(*, read_timeout: float, max_headers: int, most: int) -> type[GuardedProtocol]:
     """The protocol for a server that takes at most ``most`` connections."""
-    return type("Protocol", (GuardedProtocol,), {"read_timeout": read_timeout, "most": most})
+    limits = {"read_timeout": read_timeout, "max_headers": max_headers, "most": most}
+    return type("Protocol", (GuardedProtocol,), limits)

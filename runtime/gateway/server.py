@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 from runtime.broker.client import Broker
@@ -94,7 +95,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def serve(settings: Settings, *, redis_url: str, listening: socket.socket, on_ready: Callable[[], object]) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
-    asyncio.run(_serve(settings, redis_url, listening, on_ready))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, redis_url, listening, on_ready))
     return 0
 
 
@@ -121,13 +123,16 @@ async def _tell_of_keys(gateway: Gateway) -> None:
 def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=guarded(read_timeout=settings.gateway.read_timeout, most=settings.gateway.connections),
+        http=guarded(
+            read_timeout=settings.gateway.read_timeout,
+            max_headers=settings.gateway.max_headers,
+            most=settings.gateway.connections,
+        ),
         ws="none",
         lifespan="off",
         loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
-        h11_max_incomplete_event_size=settings.gateway.max_headers,
         timeout_graceful_shutdown=max(1, int(settings.gateway.grace)),
     )

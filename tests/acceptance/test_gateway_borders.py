@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import httpx
 import pytest
@@ -158,3 +158,51 @@ async def test_connections_over_the_limit_are_told_to_come_later(gateway):
     assert len(refused) >= 1
     assert b"retry-after: 1" in refused[0]
     assert json.loads(refused[0].partition(b"\r\n\r\n")[2])["code"] == "too_many_connections"
+
+
+@pytest.mark.parametrize("host", [(), (b"host: localhost", b"host: evil.example")], ids=["none", "two"])
+async def test_a_request_has_one_host(gateway, host):
+    request = b"\r\n".join([b"GET /healthz HTTP/1.1", *host, b"", b""])
+    status, problem, _ = await talk(gateway, request)
+    assert (status, problem["code"]) == (400, "bad_request")
+
+
+async def test_what_comes_after_a_body_is_no_header(gateway, valkey_server):
+    """A trailer could name a key or a tenant after those that decide have looked."""
+    body = b"2\r\n{}\r\n0\r\nidempotency-key: late\r\n\r\n"
+    chunked = post(body, b"transfer-encoding: chunked", b"connection: close")
+    for _ in range(2):
+        assert (await talk(gateway, chunked))[0] == 202
+    assert valkey_server.execute("XLEN", "flows:hello") == 2
+
+
+async def test_headers_after_a_body_that_do_not_end_are_not_kept(gateway):
+    url = httpx.URL(gateway.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    ended, sent = asyncio.create_task(reader.read()), 0
+    with closing(writer):
+        writer.write(post(b"2\r\n{}\r\n0\r\nx-a: ", b"transfer-encoding: chunked"))
+        with suppress(ConnectionError):
+            while not (await asyncio.wait({ended}, timeout=0.01))[0]:
+                assert sent < 100_000, "the gateway keeps on reading"
+                writer.write(b"a" * 2048)
+                await writer.drain()
+                sent += 2048
+    await asyncio.wait({ended})
+
+
+async def test_an_upgrade_that_is_not_offered_is_answered_as_a_request(gateway):
+    status, _, _ = await talk(
+        gateway, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nupgrade: h2c\r\nconnection: upgrade, close\r\n\r\n"
+    )
+    assert status == 200
+
+
+async def test_what_is_not_http_after_a_request_does_not_reach_into_its_answer(gateway):
+    good = post(b"{}", b"content-length: 2")
+    url = httpx.URL(gateway.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    with closing(writer):
+        writer.write(good + b"\x16\x03\x01 not http\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 10)
+    assert answer == b"" or answer.startswith((b"HTTP/1.1 202", b"HTTP/1.1 400"))
