@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from runtime.gateway import problems
 from runtime.gateway.auth import needs_keys
@@ -21,8 +22,8 @@ _TOLD = ["Location", "Retry-After", "Preference-Applied"]
 """Headers that a page of an allowed origin may send, and those that it may read."""
 
 
-def create_app(gateway: Gateway) -> FastAPI:
-    """The ASGI application of a gateway."""
+def create_app(gateway: Gateway) -> ASGIApp:
+    """The ASGI application of a gateway: the borders, what answers events itself, and FastAPI for all else."""
     app = FastAPI(
         title=TITLE,
         version="1",
@@ -33,18 +34,6 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     problems.install(app)
-    app.add_middleware(ingress.Direct)
-    app.add_middleware(Borders, settings=gateway.settings.gateway)
-    if origins := gateway.settings.gateway.origins:
-        # The outermost, so that a refusal too can be read by a page.
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=_ASKED,
-            expose_headers=_TOLD,
-            max_age=600,
-        )
     for module in (health, ingress, load, webhooks, feeds, runs, resume):
         app.include_router(module.router)
     made: dict[str, Any] = {}
@@ -55,4 +44,15 @@ def create_app(gateway: Gateway) -> FastAPI:
         return made
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's own guide extends the document
-    return app
+    bordered = Borders(ingress.Direct(app), settings=gateway.settings.gateway)
+    if not (origins := gateway.settings.gateway.origins):
+        return bordered
+    # The outermost, so that a refusal too can be read by a page.
+    return CORSMiddleware(
+        bordered,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=_ASKED,
+        expose_headers=_TOLD,
+        max_age=600,
+    )

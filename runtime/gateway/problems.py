@@ -100,10 +100,10 @@ class ProblemDocument(BaseModel):
 
 def install(app: FastAPI) -> None:
     """Answer every error of an app as a problem."""
-    app.add_exception_handler(HTTPException, _known)
+    app.add_exception_handler(HTTPException, _handle)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HeadraceError, _known)
-    app.add_exception_handler(Exception, _unforeseen)
+    app.add_exception_handler(HeadraceError, _handle)
+    app.add_exception_handler(Exception, _handle)
 
 
 def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -150,18 +150,20 @@ def of_error(error: HeadraceError) -> Problem:
     return Problem(status, error.code, error.message, more=more)
 
 
-def answer_to(request: Request, error: HTTPException | HeadraceError) -> JSONResponse:
+def answer_to(request: Request, error: Exception) -> JSONResponse:
     """The answer to a request that failed so."""
     if isinstance(error, HeadraceError):
         error = of_error(error)
+    elif not isinstance(error, HTTPException):
+        _LOG.error("gateway.failed", code="internal_error", path=request.url.path, exc_info=error)
+        error = Problem(500, "internal_error", "the gateway failed; its log says why")
     if not isinstance(error, Problem):
         code = _CODES.get(error.status_code, "error")
         error = Problem(error.status_code, code, str(error.detail), headers=error.headers)
     return response(error, request.url.path)
 
 
-async def _known(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException | HeadraceError)  # noqa: S101  it is registered for these classes alone
+async def _handle(request: Request, error: Exception) -> JSONResponse:
     return answer_to(request, error)
 
 
@@ -171,9 +173,3 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     faults = [{"at": ".".join(str(part) for part in e["loc"]), "reason": e["msg"]} for e in error.errors()]
     detail = "; ".join(f"{fault['at']}: {fault['reason']}" for fault in faults[:5])
     return response(Problem(422, "request_invalid", detail, more={"errors": faults[:20]}), request.url.path)
-
-
-async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
-    _LOG.error("gateway.failed", code="internal_error", path=request.url.path, exc_info=error)
-    detail = "the gateway failed; its log says why"
-    return response(Problem(500, "internal_error", detail), request.url.path)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import uvicorn
 import uvloop
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from runtime.broker.client import Broker
 from runtime.errors import BrokerError
@@ -120,7 +120,7 @@ async def _tell_of_keys(gateway: Gateway) -> None:
             _LOG.warning("gateway.no_keys", hint="requests need an API key: headrace keys create makes one")
 
 
-def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=guarded(
