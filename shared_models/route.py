@@ -153,6 +153,7 @@ class Accelerators(_Spec):
     http_clients: bool = True
     tool_schemas: bool = True
     provider_registry: bool = True
+    request_bodies: bool = True
 
     @model_validator(mode="before")
     @classmethod

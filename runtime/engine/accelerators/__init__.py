@@ -21,6 +21,7 @@ from runtime.engine.accelerators.http_clients import HTTP_CLIENTS
 from runtime.engine.accelerators.json_copies import JSON_COPIES
 from runtime.engine.accelerators.model_copies import MODEL_COPIES
 from runtime.engine.accelerators.provider_registry import PROVIDER_REGISTRY
+from runtime.engine.accelerators.request_bodies import REQUEST_BODIES
 from runtime.engine.accelerators.services import SERVICES
 from runtime.engine.accelerators.tls_contexts import TLS_CONTEXTS
 from runtime.engine.accelerators.tool_schemas import TOOL_SCHEMAS
@@ -40,6 +41,7 @@ ALL: tuple[Accelerator, ...] = (
     HTTP_CLIENTS,
     TOOL_SCHEMAS,
     PROVIDER_REGISTRY,
+    REQUEST_BODIES,
 )
 
 

@@ -50,9 +50,13 @@ class Accelerator:
     name: str
     targets: tuple[Target, ...]
     install: Callable[[Patches], None]
+    package: str | None = None
+    """What it is for, where that may be missing; then there is nothing to do for it."""
 
     def misfit(self) -> str | None:
         """Why it cannot be used with what is installed, as a sentence; None where it can."""
+        if self.package is not None and importlib.util.find_spec(self.package) is None:
+            return None
         for target in self.targets:
             found = target.found
             if found is None:

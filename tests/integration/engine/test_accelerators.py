@@ -10,6 +10,7 @@ import gc
 import importlib
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +19,7 @@ import structlog
 from pydantic import BaseModel
 
 from runtime.engine import accelerators
-from runtime.engine.accelerators import Installed, base, http_clients, model_copies
+from runtime.engine.accelerators import Installed, base, http_clients, model_copies, request_bodies
 from runtime.engine.accelerators.base import Accelerator, Target
 from runtime.engine.accelerators.classes import ClassCache, shipped_sources
 from runtime.engine.accelerators.container_host import Remembered
@@ -463,3 +464,43 @@ async def test_code_outside_of_a_run_gets_clients_of_its_own(run: Runner) -> Non
     for pair in (one, other):
         pair["http_client"].close()
         await pair["http_async_client"].aclose()
+
+
+def _bodies() -> list[Any]:
+    from openai._types import NotGiven, Omit, not_given
+
+    message = {"role": "user", "content": [{"type": "text", "text": "hi"}], "name": None}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "number"}}}}}
+    return [
+        {"model": "m", "messages": [message], "temperature": 0.5, "tools": [tool], "stop": not_given, "n": NotGiven()},
+        {"model": "m", "messages": [], "audio": Omit(), "logit_bias": {"1": 2}, "of a later version": {"x": [1, None]}},
+        {"model": "m", "messages": ({"role": "user", "content": "a tuple"},)},
+        {"model": "m", "messages": [], "metadata": {"nested": not_given}},
+        {"model": "m", "messages": [], "response_format": {"type": "json_schema", "json_schema": {"schema": bytes(3)}}},
+    ]
+
+
+@pytest.mark.usefixtures("engine")
+async def test_a_request_goes_out_as_the_client_would_send_it() -> None:
+    from openai._utils import _transform
+    from openai.resources.chat.completions import completions
+    from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming as Params
+
+    assert completions.async_maybe_transform is not _transform.async_maybe_transform
+    for body in _bodies():
+        theirs = _transform.maybe_transform(body, Params)
+        assert completions.maybe_transform(body, Params) == theirs
+        assert await completions.async_maybe_transform(body, Params) == theirs
+    body = _bodies()[0]
+    sent = await completions.async_maybe_transform(body, Params)
+    sent["messages"][0]["content"].append("changed on the way")
+    assert len(body["messages"][0]["content"]) == 1
+
+
+def test_a_request_whose_types_rename_a_field_is_left_to_the_client(tmp_path: Path) -> None:
+    folder = tmp_path / "chat"
+    folder.mkdir()
+    (folder / "some_param.py").write_text("cards: Annotated[str, PropertyInfo(alias='cardID')]")
+    assert request_bodies._renaming(tmp_path) == "some_param.py"
+    (folder / "some_param.py").write_text("cards: str")
+    assert request_bodies._renaming(tmp_path) is None

@@ -1,0 +1,96 @@
+"""Send the body of a chat request as it was made.
+
+Why: OpenAI's client walks through every body by its types, for fields that have another name or form on the wire: a
+twentieth of a run, and more where an agent's tools are in each request.
+Safe because: no type of a chat request has such a field, which is looked for in their texts; what is not plain JSON
+goes the client's own way; what was not given is left out, and the body is a copy, as there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+from wrapt.importer import register_post_import_hook
+
+from runtime.engine.accelerators.base import Accelerator, Patches, Target
+from runtime.engine.accelerators.json_copies import NotJSONError, copy_json
+
+log = structlog.get_logger("headrace.engine")
+
+_MODULE = "openai.resources.chat.completions.completions"
+_TYPES = "openai.types.chat.completion_create_params"
+_RENAMES = "PropertyInfo"
+"""What the client's types say such a field with."""
+
+
+def plain_body(data: dict[str, Any], is_given: Callable[[Any], bool]) -> dict[str, Any]:
+    """A body without what was not given. Raises NotJSONError and RecursionError for what is no plain JSON."""
+    body: dict[str, Any] = copy_json({name: value for name, value in data.items() if is_given(value)})
+    return body
+
+
+def _install(patches: Patches) -> None:
+    undone: list[bool] = []
+    patches.at_undo(lambda: undone.append(True))
+
+    def put(module: Any) -> None:
+        if undone:
+            return
+        if renaming := _renaming(Path(patches.module("openai.types").__file__ or "").parent):
+            log.warning("accelerator.aside", accelerator=patches.name, reason=f"{renaming} has fields to rename")
+            return
+        patches.replace(module, "maybe_transform", functools.partial(_maybe, patches))
+        patches.replace(module, "async_maybe_transform", functools.partial(_async_maybe, patches))
+
+    register_post_import_hook(put, _MODULE)
+
+
+def _renaming(types: Path) -> str | None:
+    texts = [*types.glob("chat/*param*.py"), *types.glob("shared_params/*.py")]
+    return next((path.name for path in texts if _RENAMES in path.read_text(encoding="utf-8")), None)
+
+
+def _fitting(patches: Patches, data: Any, expected: Any) -> dict[str, Any] | None:
+    if patches.off or type(data) is not dict or getattr(expected, "__module__", "") != _TYPES:
+        return None
+    try:
+        return plain_body(data, patches.module("openai._utils").is_given)
+    except (NotJSONError, RecursionError):
+        return None
+
+
+def _maybe(patches: Patches, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    @functools.wraps(original)
+    def maybe_transform(data: Any, expected_type: Any) -> Any:
+        body = _fitting(patches, data, expected_type)
+        return original(data, expected_type) if body is None else body
+
+    return maybe_transform
+
+
+def _async_maybe(patches: Patches, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    @functools.wraps(original)
+    async def async_maybe_transform(data: Any, expected_type: Any) -> Any:
+        body = _fitting(patches, data, expected_type)
+        return await original(data, expected_type) if body is None else body
+
+    return async_maybe_transform
+
+
+REQUEST_BODIES = Accelerator(
+    name="request_bodies",
+    targets=(
+        Target("openai._utils._transform", "maybe_transform", frozenset({"4a2d666390a3c113"})),
+        Target("openai._utils._transform", "_transform_recursive", frozenset({"277616314f273d17"})),
+        Target("openai._utils._transform", "_transform_typeddict", frozenset({"de6a4d38aef4920f"})),
+        Target("openai._utils._transform", "async_maybe_transform", frozenset({"3a03d87cc23cae60"})),
+        Target("openai._utils._transform", "_async_transform_recursive", frozenset({"8739ce5d500aff1e"})),
+        Target("openai._utils._transform", "_async_transform_typeddict", frozenset({"6c99c70f58cebeec"})),
+    ),
+    install=_install,
+    package="openai",
+)
