@@ -147,6 +147,10 @@ class Feeds:
             for (_, _, _, token), gate, followed in zip(runs, replies[::2], replies[1::2], strict=True)
         ]
 
+    async def followed(self, keys: RouteKeys, event_id: str) -> bool:
+        """Whether somebody follows a run."""
+        return bool(await self._connection.command("EXISTS", keys.watched(event_id)))
+
     async def append(self, keys: RouteKeys, event_id: str, lines: Sequence[Progress]) -> None:
         """Add lines to a feed, in order, if there is one. Not to be repeated: a line could be there twice."""
         feed = keys.feed(event_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ class LangflowEngine:
     def _import(self) -> Any:
         first = self._loader is None
         try:
-            with without_server():
+            with without_server() if first else nullcontext():  # a later time, runs may be under way
                 return self._set_up()
         except ModuleNotFoundError as error:
             if error.name not in ("lfx", "langflow"):

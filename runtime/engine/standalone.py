@@ -16,7 +16,7 @@ from typing import Any
 
 from wrapt.importer import register_post_import_hook
 
-_hooked: set[str] = set()
+_hooked: set[tuple[str, ...]] = set()
 
 
 @contextmanager
@@ -29,7 +29,8 @@ def without_server() -> Iterator[None]:
     try:
         yield
     finally:
-        del sys.modules["langflow"]
+        if sys.modules.get("langflow") is None:
+            sys.modules.pop("langflow", None)
 
 
 def leave_server_out() -> None:
@@ -53,8 +54,8 @@ def put(functions: Sequence[Callable[..., Any]], modules: Sequence[str], *, late
     for name in later:
         if name in sys.modules:
             replace(sys.modules[name])
-        elif name not in _hooked:
-            _hooked.add(name)
+        elif (key := (name, *(function.__name__ for function in functions))) not in _hooked:
+            _hooked.add(key)
             register_post_import_hook(replace, name)
 
 

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from runtime.errors import (
     ArchiveUnavailable,
@@ -154,6 +155,8 @@ def answer_to(request: Request, error: Exception) -> JSONResponse:
     """The answer to a request that failed so."""
     if isinstance(error, HeadraceError):
         error = of_error(error)
+    elif isinstance(error, ClientDisconnect):  # nobody reads this
+        error = Problem(400, "client_gone", "the client has closed the connection")
     elif not isinstance(error, HTTPException):
         _LOG.error("gateway.failed", code="internal_error", path=request.url.path, exc_info=error)
         error = Problem(500, "internal_error", "the gateway failed; its log says why")

@@ -7,13 +7,18 @@ import http
 import json
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from runtime.gateway.problems import MEDIA_TYPE
 
 if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
     from uvicorn.config import Config
     from uvicorn.server import ServerState
+
+
+AHEAD = 32
+"""Requests of one connection that may wait for the answer to another of it."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -34,6 +39,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._moved = False
         self._waiting = 0
         """Bytes that have come since the parser last moved on."""
+        self._running: RequestResponseCycle | None = None
+        """The request that is answered now; ``cycle`` is the one that came last."""
+        self._deaf = False
+        """What else comes is not read: the connection ends with the answers that are due."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base narrows it
         """Begin to wait for the headers; refuse the connection if there are too many."""
@@ -46,15 +55,27 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         self._unwatch()
+        self.pipeline.clear()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """End with the answer that is under way, without those that are due after it."""
+        self.pipeline.clear()
+        if self._running is None or self._running.response_complete:
+            self.transport.close()
+        else:
+            self._running.keep_alive = False
 
     def data_received(self, data: bytes) -> None:
         """Headers that have come whole are no longer waited for; those of the next request are."""
-        if self.transport.is_closing():
+        if self._deaf or self.transport.is_closing():
             return
         unread, self._moved = self._unread(), False
         super().data_received(data)
-        if self.transport.is_closing():
+        if self._deaf or self.transport.is_closing():
             return
         self._waiting = 0 if self._moved else self._waiting + len(data)
         if self._waiting > self.max_headers:
@@ -77,11 +98,22 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Let the request in, if it says once for whom it is (RFC 9112, 3.2). Raises ValueError, which is a 400."""
-        self._in_body = self._moved = True
-        hosts = sum(name == b"host" for name, _ in self.headers)
-        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
-            raise ValueError("a request has one Host")
+        self._moved = True
+        version, hosts = self.parser.get_http_version(), sum(name == b"host" for name, _ in self.headers)
+        if version not in ("1.0", "1.1") or hosts > 1 or (hosts == 0 and version == "1.1"):
+            raise ValueError("a request of HTTP/1.1 has one Host")
+        if len(self.pipeline) >= AHEAD:
+            raise ValueError("too many requests ahead of their answers")
         super().on_headers_complete()
+        self._in_body = True
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # Answered as a request that asks for nothing more; what follows may be of the other protocol: it is not read.
+        self._end_with_answers()
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
@@ -101,17 +133,37 @@ class GuardedProtocol(HttpToolsProtocol):
             self._watch()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request."""
-        if self._answering():
-            self.transport.close()  # an answer to the request before it may be half written
+        """Answer what is no HTTP request; after the answers to those before it, with the connection's end alone."""
+        if self._in_body and self._give_up():
+            self._refuse(400, "bad_request", "this is not an HTTP request's body that can be read")
+        elif self._answering():
+            self._end_with_answers()
         else:
             self._refuse(400, "bad_request", "this is not an HTTP request that can be read")
 
     def _endless(self) -> None:
-        if self._in_body or self._answering():
+        if self._in_body and self._give_up():
+            self._refuse(400, "bad_request", "the body is not framed as it has to be")
+        elif self._in_body or self._answering():
             self.transport.close()
         else:
             self._refuse(431, "headers_too_large", "the headers are too large")
+
+    def _give_up(self) -> bool:
+        """Let go of the request whose body comes, if nothing of its answer, or of one before it, is written yet."""
+        if self.cycle is None or self.cycle is not self._running or self.cycle.response_started:
+            return False
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        return True
+
+    def _end_with_answers(self) -> None:
+        self._deaf = True
+        self._unwatch()
+        if self._answering():
+            self.cycle.keep_alive = False  # the last of them
+        else:
+            self.transport.close()
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

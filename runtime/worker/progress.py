@@ -32,7 +32,7 @@ LONGEST = 8192
 """Characters of one line of tokens."""
 
 SHORT = 0.1
-"""Seconds below which a run is not worth asking whether somebody has begun to follow it since it began."""
+"""Seconds below which a run is not worth asking whether somebody follows it now who did not when it began."""
 
 LAST_LINES = 1.0
 """Seconds that the last lines may take: a run's outcome does not wait longer for its progress."""
@@ -94,6 +94,8 @@ class Progress:
             async with asyncio.timeout(LAST_LINES):
                 if self._writing is not None:
                     await asyncio.wait({self._writing})
+                if self._lines and not self._wanted and self.age >= SHORT:
+                    self._wanted = await self._feeds.followed(self._keys, self._event_id)
                 while self._wanted and (self._lines or self._lost):
                     await self._feeds.append(self._keys, self._event_id, self._take())
         except (TimeoutError, HeadraceError) as error:

@@ -198,11 +198,50 @@ async def test_an_upgrade_that_is_not_offered_is_answered_as_a_request(gateway):
     assert status == 200
 
 
-async def test_what_is_not_http_after_a_request_does_not_reach_into_its_answer(gateway):
-    good = post(b"{}", b"content-length: 2")
+async def answers(gateway: GatewayProcess, *parts: bytes) -> list[bytes]:
+    """Send bytes; the status lines of what comes until the gateway closes the connection."""
     url = httpx.URL(gateway.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
-    with closing(writer):
-        writer.write(good + b"\x16\x03\x01 not http\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 10)
-    assert answer == b"" or answer.startswith((b"HTTP/1.1 202", b"HTTP/1.1 400"))
+    told = b""
+    with closing(writer), suppress(ConnectionError):
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        async with asyncio.timeout(10):
+            while piece := await reader.read(1 << 16):
+                told += piece
+    return [line for line in told.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+
+
+async def test_what_is_not_http_after_a_request_leaves_it_its_answer(gateway, valkey_server):
+    good = post(b"{}", b"content-length: 2")
+    assert await answers(gateway, good + b"\x16\x03\x01 not http\r\n\r\n") == [b"HTTP/1.1 202 Accepted"]
+    assert valkey_server.execute("XLEN", "flows:hello") == 1
+
+
+@pytest.mark.parametrize("body", [b"-1\r\n", b"2\n{}", b"2\r\n{}0\r\n\r\n", b"fffffffffffffffff\r\n"])
+async def test_a_body_that_is_framed_wrongly_is_refused(gateway, valkey_server, body):
+    status, problem, _ = await talk(gateway, post(body, b"transfer-encoding: chunked"))
+    assert (status, problem["code"]) == (400, "bad_request")
+    assert valkey_server.execute("EXISTS", "flows:hello") == 0
+
+
+@pytest.mark.parametrize("version", [b"HTTP/0.9", b"HTTP/2.0"])
+async def test_other_versions_are_refused(gateway, version):
+    status, _, _ = await talk(gateway, b"GET /healthz " + version + b"\r\nhost: localhost\r\n\r\n")
+    assert status == 400
+
+
+async def test_requests_far_ahead_of_their_answers_end_the_connection(gateway):
+    """A server that parsed all that comes would do nothing else, and keep it all."""
+    one = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    told = await answers(gateway, *[one * 1000] * 5)
+    # How many of the answers arrive is the kernel's affair, where the client still sends.
+    assert told == [b"HTTP/1.1 200 OK"] * len(told)
+    assert len(told) < 100
+
+
+async def test_what_comes_after_an_upgrade_is_not_read(gateway, valkey_server):
+    upgrade = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n"
+    assert await answers(gateway, upgrade + post(b"{}", b"content-length: 2")) == [b"HTTP/1.1 200 OK"]
+    assert valkey_server.execute("EXISTS", "flows:hello") == 0

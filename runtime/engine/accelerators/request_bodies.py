@@ -40,11 +40,16 @@ def _install(patches: Patches) -> None:
     def put(module: Any) -> None:
         if undone:
             return
-        if renaming := _renaming(Path(patches.module("openai.types").__file__ or "").parent):
-            log.warning("accelerator.aside", accelerator=patches.name, reason=f"{renaming} has fields to rename")
-            return
-        patches.replace(module, "maybe_transform", functools.partial(_maybe, patches))
-        patches.replace(module, "async_maybe_transform", functools.partial(_async_maybe, patches))
+        try:
+            renaming = _renaming(Path(patches.module("openai.types").__file__ or "").parent)
+            reason = f"{renaming} has fields to rename" if renaming else None
+            if not reason:
+                patches.replace(module, "maybe_transform", functools.partial(_maybe, patches))
+                patches.replace(module, "async_maybe_transform", functools.partial(_async_maybe, patches))
+        except Exception as error:  # noqa: BLE001  it would be raised in the midst of somebody's import
+            reason = f"the client is not as it was: {type(error).__name__}: {error}"
+        if reason:
+            log.warning("accelerator.aside", accelerator=patches.name, reason=reason)
 
     register_post_import_hook(put, _MODULE)
 

@@ -26,6 +26,7 @@ class Feeds:
     def __init__(self) -> None:
         self.written: list[Any] = []
         self.writes = 0
+        self.asked = 0
         self.fail = False
         self.hang: asyncio.Event | None = None
 
@@ -36,6 +37,10 @@ class Feeds:
         if self.fail:
             raise BrokerUnavailable
         self.written += lines
+
+    async def followed(self, keys: RouteKeys, event_id: str) -> bool:
+        self.asked += 1
+        return False
 
 
 @pytest.fixture
@@ -60,11 +65,11 @@ async def test_what_comes_together_is_written_together_and_nothing_after_the_end
     assert ([line.data["n"] for line in feeds.written], feeds.writes) == (list(range(50)), 1)
 
 
-async def test_unasked_nothing_is_written(feeds):
+async def test_unasked_nothing_is_written_and_a_short_run_asks_nothing(feeds):
     one = made(feeds, wanted=False)
     tell(one, 50)
     await one.close()
-    assert feeds.writes == 0
+    assert (feeds.writes, feeds.asked) == (0, 0)
 
 
 async def test_what_is_kept_is_bounded_and_the_loss_is_told(feeds):

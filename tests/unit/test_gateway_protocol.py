@@ -1,0 +1,80 @@
+"""The gateway's side of a connection: what reaches the application of a client that leaves or a server that ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import uvicorn
+
+from runtime.gateway.protocol import guarded
+from runtime.gateway.server import listen
+
+
+class App:
+    """Answers at once, but for /hold: that waits until the client has gone, or it may."""
+
+    def __init__(self) -> None:
+        self.held = asyncio.Event()
+        self.gone = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["path"] == "/hold":
+            assert (await receive())["type"] == "http.request"
+            self.held.set()
+            going, let_go = asyncio.create_task(receive()), asyncio.create_task(self.let_go.wait())
+            await asyncio.wait({going, let_go}, return_when=asyncio.FIRST_COMPLETED)
+            let_go.cancel()
+            if going.done():
+                assert going.result()["type"] == "http.disconnect"
+                self.gone.set()
+                return
+            going.cancel()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@asynccontextmanager
+async def served(app: App) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+    socket = listen("127.0.0.1", 0)
+    protocol = guarded(read_timeout=5, max_headers=8192, most=10)
+    config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None)  # type: ignore[arg-type]  # an ASGI app
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server._serve([socket]))
+    try:
+        yield server, socket.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await asyncio.wait_for(running, 10)
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nhost: a\r\n\r\n".encode()
+
+
+async def test_a_client_that_leaves_is_noticed_though_it_has_asked_for_more() -> None:
+    app = App()
+    async with served(app) as (_, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(get("/hold") + get("/next"))
+        await asyncio.wait_for(app.held.wait(), 5)
+        writer.close()
+        await asyncio.wait_for(app.gone.wait(), 5)
+
+
+async def test_a_server_that_ends_gives_the_answer_that_is_under_way() -> None:
+    app = App()
+    async with served(app) as (server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with closing(writer):
+            writer.write(get("/hold") + get("/next"))
+            await asyncio.wait_for(app.held.wait(), 5)
+            for connection in server.server_state.connections:
+                connection.shutdown()
+            app.let_go.set()
+            told = await asyncio.wait_for(reader.read(), 5)
+    assert told.count(b"HTTP/1.1 200") == 1
+    assert b"connection: close" in told
