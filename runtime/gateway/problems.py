@@ -171,7 +171,7 @@ async def _handle(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)  # noqa: S101  as above
+    assert isinstance(error, RequestValidationError)  # noqa: S101  it is registered for this class alone
     # Never the value: a client may have put a secret in the wrong place.
     faults = [{"at": ".".join(str(part) for part in e["loc"]), "reason": e["msg"]} for e in error.errors()]
     detail = "; ".join(f"{fault['at']}: {fault['reason']}" for fault in faults[:5])
