@@ -11,6 +11,7 @@ import importlib
 import threading
 import warnings
 from collections.abc import Iterable
+from functools import cache
 
 import httpx
 from lfx.extension.loader import load_extension
@@ -24,7 +25,7 @@ _lock = threading.Lock()
 
 def load_providers(names: Iterable[str]) -> None:
     """Load the given model providers, each once per process: what brings it, and its client. Raises FlowUnready."""
-    _import(_OF_ALL)
+    _import_common()
     roots = catalog.extension_roots()
     for name in names:
         provider = catalog.installed().provider(name)
@@ -43,6 +44,12 @@ def load_providers(names: Iterable[str]) -> None:
             _loaded.add(distribution)
 
 
+@cache
+def _import_common() -> None:
+    _import(_OF_ALL)
+
+
+@cache
 def _import_client(module: str) -> None:
     """Import a provider's client, and make what its first call makes once.
 

@@ -121,7 +121,7 @@ class Auth:
         raise Problem(403, "origin_forbidden", "this origin may not call; HEADRACE_GATEWAY__CORS lists those that may")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _part(url: str, name: Literal["hostname", "netloc"]) -> str:
     """A part of a URL; empty where it has none, or is none."""
     try:

@@ -73,7 +73,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Headers that have come whole are no longer waited for; those of the next request are."""
         if self._deaf or self.transport.is_closing():
             return
-        unread, self._moved = self._unread(), False
+        self._moved = False
         super().data_received(data)
         if self._deaf or self.transport.is_closing():
             return
@@ -81,15 +81,10 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._waiting > self.max_headers:
             self._endless()
         elif not self._unread():
-            if unread or self._in_body or self._moved:
+            if self._moved:
                 self._unwatch()
             if not self._in_body and self._waiting and self._guard is None:
                 self._watch()
-
-    def on_message_begin(self) -> None:
-        """A request's first line has begun."""
-        self._in_body = False
-        super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header. One after the body (a trailer) is none: who has decided by the headers has decided."""

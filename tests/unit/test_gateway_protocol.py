@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import Any
 
+import pytest
 import uvicorn
+from starlette.requests import ClientDisconnect, Request
 
+from runtime.gateway import problems
 from runtime.gateway.protocol import guarded
 from runtime.gateway.server import listen
 
@@ -78,3 +81,9 @@ async def test_a_server_that_ends_gives_the_answer_that_is_under_way() -> None:
             told = await asyncio.wait_for(reader.read(), 5)
     assert told.count(b"HTTP/1.1 200") == 1
     assert b"connection: close" in told
+
+
+def test_a_client_that_has_gone_is_no_failure_of_the_gateway(capsys: pytest.CaptureFixture[str]) -> None:
+    request = Request({"type": "http", "path": "/x", "headers": [], "query_string": b""})
+    assert problems.answer_to(request, ClientDisconnect()).status_code == 400
+    assert "gateway.failed" not in "".join(capsys.readouterr())

@@ -26,6 +26,8 @@ _TYPES = "openai.types.chat.completion_create_params"
 _RENAMES = "PropertyInfo"
 """What the client's types say such a field with."""
 
+_Fitting = Callable[[Any, Any], dict[str, Any] | None]
+
 
 def plain_body(data: dict[str, Any], is_given: Callable[[Any], bool]) -> dict[str, Any]:
     """A body without what was not given. Raises NotJSONError and RecursionError for what is no plain JSON."""
@@ -44,8 +46,9 @@ def _install(patches: Patches) -> None:
             renaming = _renaming(Path(patches.module("openai.types").__file__ or "").parent)
             reason = f"{renaming} has fields to rename" if renaming else None
             if not reason:
-                patches.replace(module, "maybe_transform", functools.partial(_maybe, patches))
-                patches.replace(module, "async_maybe_transform", functools.partial(_async_maybe, patches))
+                fitting = functools.partial(_fitting, patches, patches.module("openai._utils").is_given)
+                patches.replace(module, "maybe_transform", functools.partial(_maybe, fitting))
+                patches.replace(module, "async_maybe_transform", functools.partial(_async_maybe, fitting))
         except Exception as error:  # noqa: BLE001  it would be raised in the midst of somebody's import
             reason = f"the client is not as it was: {type(error).__name__}: {error}"
         if reason:
@@ -59,28 +62,28 @@ def _renaming(types: Path) -> str | None:
     return next((path.name for path in texts if _RENAMES in path.read_text(encoding="utf-8")), None)
 
 
-def _fitting(patches: Patches, data: Any, expected: Any) -> dict[str, Any] | None:
+def _fitting(patches: Patches, is_given: Callable[[Any], bool], data: Any, expected: Any) -> dict[str, Any] | None:
     if patches.off or type(data) is not dict or getattr(expected, "__module__", "") != _TYPES:
         return None
     try:
-        return plain_body(data, patches.module("openai._utils").is_given)
+        return plain_body(data, is_given)
     except (NotJSONError, RecursionError):
         return None
 
 
-def _maybe(patches: Patches, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _maybe(fitting: _Fitting, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     @functools.wraps(original)
     def maybe_transform(data: Any, expected_type: Any) -> Any:
-        body = _fitting(patches, data, expected_type)
+        body = fitting(data, expected_type)
         return original(data, expected_type) if body is None else body
 
     return maybe_transform
 
 
-def _async_maybe(patches: Patches, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _async_maybe(fitting: _Fitting, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     @functools.wraps(original)
     async def async_maybe_transform(data: Any, expected_type: Any) -> Any:
-        body = _fitting(patches, data, expected_type)
+        body = fitting(data, expected_type)
         return await original(data, expected_type) if body is None else body
 
     return async_maybe_transform

@@ -504,3 +504,13 @@ def test_a_request_whose_types_rename_a_field_is_left_to_the_client(tmp_path: Pa
     assert request_bodies._renaming(tmp_path) == "some_param.py"
     (folder / "some_param.py").write_text("cards: str")
     assert request_bodies._renaming(tmp_path) is None
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_client_that_is_not_as_it_was_can_be_imported_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks: list[Any] = []
+    monkeypatch.setattr(request_bodies, "register_post_import_hook", lambda hook, _: hooks.append(hook))
+    request_bodies._install(base.Patches("request_bodies"))
+    with structlog.testing.capture_logs() as logs:
+        hooks[0](Path)  # has no maybe_transform
+    assert [(line["event"], "KeyError" in line["reason"]) for line in logs] == [("accelerator.aside", True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from importlib.util import find_spec
 
 import pytest
 
@@ -33,7 +34,7 @@ print("as it should be")
 """
 
 
-@pytest.mark.skipif(not __import__("importlib.util").util.find_spec("langflow"), reason="Langflow's server is not here")
+@pytest.mark.skipif(find_spec("langflow") is None, reason="Langflow's server is not here")
 def test_the_server_is_loaded_for_who_imports_it_only_and_then_has_our_functions(tmp_path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SCRIPT)],
