@@ -112,25 +112,26 @@ async def test_a_key_that_is_refused_under_load_stops_two_workers_at_once(server
     slots = 2
     settings = worker_settings(probe_interval=PROBE, concurrency=slots)
     provider.default = Status(401, "invalid_api_key")
-    async with client(server_url) as c:
+    async with (
+        client(server_url) as c,
+        running(server_url, tmp_path, engine=engine, settings=settings),
+        running(server_url, tmp_path, engine=engine, settings=settings),
+    ):
+        # Not before both listen: one that begins to, on a route that is blocked already, has a probe at once.
         events = [await c.send(keys.stream, {"input_value": str(n)}) for n in range(12)]
-        async with (
-            running(server_url, tmp_path, engine=engine, settings=settings),
-            running(server_url, tmp_path, engine=engine, settings=settings),
-        ):
-            why = await blocked(c, keys)
-            await probed(c, keys, times=3)
-            await nothing_spent(c, keys, events)
-            asked = len(provider.chats)
-            begun = await starts(c, keys, events)
-            assert asked <= len(begun)
-            probes = [at for at in begun if at > why.since]
-            assert len(begun) - len(probes) <= 2 * slots
-            assert len(probes) >= 3
-            assert rare(probes, why.since)
-            provider.default = Echo()
-            (tmp_path / "key.txt").write_text("sk-rotated")
-            await all_complete_once(c, keys, events)
+        why = await blocked(c, keys)
+        await probed(c, keys, times=3)
+        await nothing_spent(c, keys, events)
+        asked = len(provider.chats)
+        begun = await starts(c, keys, events)
+        assert asked <= len(begun)
+        probes = [at for at in begun if at > why.since]
+        assert len(begun) - len(probes) <= 2 * slots
+        assert len(probes) >= 3
+        assert rare(probes, why.since)
+        provider.default = Echo()
+        (tmp_path / "key.txt").write_text("sk-rotated")
+        await all_complete_once(c, keys, events)
 
 
 async def test_a_key_that_the_environment_lacks_and_has_after_a_restart(
