@@ -12,7 +12,7 @@ process; ``restore`` undoes it between runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterator
 
 import structlog
 
@@ -21,6 +21,17 @@ from runtime.engine.state import CURRENT
 log = structlog.get_logger("headrace.engine")
 
 _plain = type(os.environ)
+
+
+class _Items(ItemsView[str, str]):
+    """The pairs of an environment, decoded in one go: whoever looks for proxies goes through all of them."""
+
+    def __init__(self, environ: _RunEnviron) -> None:
+        super().__init__(environ)
+        self._environ = environ
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._environ.snapshot().items())
 
 
 class _RunEnviron(_plain):  # type: ignore[misc, valid-type]  # os._Environ has no public name
@@ -33,7 +44,8 @@ class _RunEnviron(_plain):  # type: ignore[misc, valid-type]  # os._Environ has 
             if value is None:
                 raise KeyError(key)
             return value
-        return str(super().__getitem__(key))
+        found: str = _plain.__getitem__(self, key)
+        return found
 
     def __setitem__(self, key: str, value: str) -> None:
         state = CURRENT.get()
@@ -61,12 +73,23 @@ class _RunEnviron(_plain):  # type: ignore[misc, valid-type]  # os._Environ has 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def items(self) -> ItemsView[str, str]:
+        """As any mapping's."""
+        return _Items(self)
+
+    def snapshot(self) -> dict[str, str]:
+        """All variables as they are now."""
+        state = CURRENT.get()
+        own = {} if state is None else state.environ
+        pairs = {self.decodekey(key): self.decodevalue(value) for key, value in list(self._data.items())}
+        return {key: value for key, value in (pairs | own).items() if value is not None} if own else pairs
+
 
 class EnvironGuard:
     """Keeps runs' changes of the environment to themselves."""
 
     def __init__(self) -> None:
-        self._base: dict[str, str] = {}
+        self._base: dict[bytes, bytes] = {}
         self._told: set[str] = set()
         self._running = 0
 
@@ -89,20 +112,20 @@ class EnvironGuard:
 
     def remember(self) -> None:
         """Take the environment as it is for what it should be: after a load, whose imports may set variables."""
-        self._base = dict(os.environ)
+        self._base = _encoded()
 
     def restore(self) -> None:
         """Undo what changed the process's own environment. Called outside of runs' contexts, when a run has ended."""
-        now = dict(os.environ)
+        now = _encoded()
         if now == self._base:
             return
         changed = sorted(name for name in now.keys() | self._base.keys() if now.get(name) != self._base.get(name))
         for name in changed:
             if name in self._base:
-                os.environ[name] = self._base[name]
+                os.environ[os.fsdecode(name)] = os.fsdecode(self._base[name])
             else:
-                del os.environ[name]
-        fresh = [name for name in changed if name not in self._told]
+                del os.environ[os.fsdecode(name)]
+        fresh = [name for name in map(os.fsdecode, changed) if name not in self._told]
         if fresh:
             self._told.update(fresh)
             log.warning("environment.restored", variables=fresh)
@@ -110,3 +133,9 @@ class EnvironGuard:
     def remove(self) -> None:
         """Make os.environ the plain one again."""
         os.environ.__class__ = _plain
+
+
+def _encoded() -> dict[bytes, bytes]:
+    """The process's own variables. Not by os.environ's methods, which decode each, twice for every run."""
+    data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+    return dict(data)

@@ -68,6 +68,23 @@ async def test_the_rules_of_os_environ_hold(guard: EnvironGuard) -> None:
     assert os.getenv("MORE") is None
 
 
+async def test_its_pairs_are_those_that_can_be_looked_up(guard: EnvironGuard) -> None:
+    os.environ["NOT_UTF_8"] = os.fsdecode(b"\xff\xfe")
+    token = CURRENT.set(state())
+    try:
+        pairs = os.environ.items()
+        os.environ["OWN"] = "1"
+        del os.environ["SHARED"]
+        assert dict(pairs) == dict(os.environ) == {name: os.environ[name] for name in os.environ}
+        assert ("OWN", "1") in pairs
+        assert ("SHARED", "yes") not in pairs
+        assert len(pairs) == len(os.environ)
+    finally:
+        CURRENT.reset(token)
+    assert dict(os.environ.items()) == dict(os.environ)
+    assert os.environ.pop("NOT_UTF_8") == os.fsdecode(b"\xff\xfe")
+
+
 def test_what_goes_around_it_is_undone(guard: EnvironGuard) -> None:
     os.environ["LEAKED"] = "1"
     del os.environ["SHARED"]
