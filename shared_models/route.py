@@ -154,6 +154,8 @@ class Accelerators(_Spec):
     tool_schemas: bool = True
     provider_registry: bool = True
     request_bodies: bool = True
+    untraced_calls: bool = True
+    agent_functions: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from typing import Literal
 
 import structlog
 
+from runtime.engine.accelerators.agent_functions import AGENT_FUNCTIONS
 from runtime.engine.accelerators.base import Accelerator, Patches
 from runtime.engine.accelerators.classes import CLASSES
 from runtime.engine.accelerators.container_host import CONTAINER_HOST
@@ -25,6 +26,7 @@ from runtime.engine.accelerators.request_bodies import REQUEST_BODIES
 from runtime.engine.accelerators.services import SERVICES
 from runtime.engine.accelerators.tls_contexts import TLS_CONTEXTS
 from runtime.engine.accelerators.tool_schemas import TOOL_SCHEMAS
+from runtime.engine.accelerators.untraced_calls import UNTRACED_CALLS
 from runtime.errors import EngineError
 
 log = structlog.get_logger("headrace.engine")
@@ -42,6 +44,8 @@ ALL: tuple[Accelerator, ...] = (
     TOOL_SCHEMAS,
     PROVIDER_REGISTRY,
     REQUEST_BODIES,
+    UNTRACED_CALLS,
+    AGENT_FUNCTIONS,
 )
 
 

@@ -19,6 +19,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import structlog
+from wrapt.importer import register_post_import_hook
+
+log = structlog.get_logger("headrace.engine")
+
 OFF: ContextVar[frozenset[str]] = ContextVar("headrace_accelerators_off", default=frozenset())
 """The accelerators that the current run's route has switched off."""
 
@@ -74,6 +79,7 @@ class Patches:
         self._before: list[tuple[Any, str, Any]] = []
         self._rests: list[Callable[[], Awaitable[None] | None]] = []
         self._undoings: list[Callable[[], None]] = []
+        self._undone = False
 
     @property
     def off(self) -> bool:
@@ -89,6 +95,23 @@ class Patches:
         original = owner.__dict__[attribute]
         self._before.append((owner, attribute, original))
         setattr(owner, attribute, make(original))
+
+    def at_import(self, module: str, put: Callable[[ModuleType], None]) -> None:
+        """Have ``put`` make its replacements once ``module`` is imported, or at once where it is.
+
+        What ``put`` raises is logged: it would be raised in the midst of somebody's import.
+        """
+
+        def hook(imported: ModuleType) -> None:
+            if self._undone:
+                return
+            try:
+                put(imported)
+            except Exception as error:  # noqa: BLE001
+                reason = f"{module} is not as it was: {type(error).__name__}: {error}"
+                log.warning("accelerator.aside", accelerator=self.name, reason=reason)
+
+        register_post_import_hook(hook, module)
 
     def at_rest(self, rest: Callable[[], Awaitable[None] | None]) -> None:
         """Have ``rest`` called when an engine closes, to end what belongs to its loop: threads, connections."""
@@ -106,6 +129,7 @@ class Patches:
 
     def undo(self) -> None:
         """Put everything back as it was."""
+        self._undone = True
         while self._before:
             setattr(*self._before.pop())
         while self._undoings:

@@ -1,6 +1,7 @@
 """Reuse the class that a component's source was compiled to.
 
-Why: the engine parses, checks and compiles the source of every component for every run; 4 to 5 ms a component.
+Why: the engine parses, checks and compiles the source of every component for every run, 4 to 5 ms a component, and
+looks up the text of the file that its class came from.
 Safe because: the key is the exact source and class name; only sources that Langflow itself ships are kept, since what a
 user's own component leaves on its class or module is not to be told from its text; of these, one that could keep
 anything there is refused by the audit; and a class whose attributes are not what they were is not handed out again.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -122,6 +124,21 @@ def _install(patches: Patches) -> None:
         return eval_custom_component_code
 
     patches.replace(loading, "eval_custom_component_code", make)
+    texts: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+
+    def make_text(original: Callable[[Any], None]) -> Callable[[Any], None]:
+        @functools.wraps(original)
+        def set_class_code(component: Any) -> None:
+            text = None if patches.off or component._code else texts.get(type(component))
+            if text is not None:
+                component._code = text
+                return
+            original(component)
+            texts[type(component)] = component._code
+
+        return set_class_code
+
+    patches.replace(patches.module("lfx.custom.custom_component.component").Component, "set_class_code", make_text)
 
 
 CLASSES = Accelerator(
@@ -129,6 +146,7 @@ CLASSES = Accelerator(
     targets=(
         Target("lfx.custom.eval", "eval_custom_component_code", frozenset({"b01b41675abb4bc1"})),
         Target("lfx.custom.validate", "create_class", frozenset({"fa87ac7e0e24ea77"})),
+        Target("lfx.custom.custom_component.component", "Component.set_class_code", frozenset({"76119d26e5dc7ee1"})),
         Target("lfx.interface.initialize.loading", "instantiate_class", frozenset({"62cd63513070f03a"})),
     ),
     install=_install,

@@ -1,9 +1,10 @@
-"""Look credentials up on one background loop.
+"""Look credentials up without a thread for each.
 
 Why: code of a model that runs on the event loop looks its key up by starting a thread and an event loop of its own for
 each, 0.7 to 1.5 ms, two to four times a run, while all other runs wait.
-Safe because: the look-up runs in the caller's context as before, and the caller waits for it as before. A headless
-worker has no database, whose connections would belong to a loop. A look-up from within a look-up goes the old way.
+Safe because: as before the look-up runs in the caller's context, on a loop that is not the caller's, and the caller
+waits for it. A headless worker has no database, whose connections would belong to a loop. Code of other threads, and a
+look-up from within a look-up, go the old way.
 """
 
 from __future__ import annotations
@@ -14,79 +15,62 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from typing import Any
 
 from runtime.engine.accelerators.base import Accelerator, Patches, Target
 
 
-class BackgroundLoop:
-    """An event loop in a thread, started at its first use in each process."""
+class InnerLoop:
+    """An event loop for short work in the midst of a callback of another loop, on that loop's thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._here = threading.local()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the caller is on some event loop, and is no such work itself."""
+        return asyncio._get_running_loop() is not None and not getattr(self._here, "busy", False)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The result of ``work``, which runs in the caller's context. Blocks; raises what it raises."""
-        result: Future[Any] = Future()
-        context = contextvars.copy_context()
-        loop = self._running()
-
-        def start() -> None:
-            task = loop.create_task(work, context=context)
-            task.add_done_callback(functools.partial(_hand_over, result))
-
-        loop.call_soon_threadsafe(start)
-        return result.result()
-
-    def is_current(self) -> bool:
-        """Whether the caller is on this loop's thread."""
-        return threading.current_thread() is self._thread
+        outer, loop = asyncio._get_running_loop(), self._idle()
+        self._here.busy = True
+        asyncio._set_running_loop(None)
+        try:
+            result = loop.run_until_complete(work)
+        except BaseException:
+            self.close()  # a signal's handler may have raised it between two steps of the work
+            raise
+        finally:
+            asyncio._set_running_loop(outer)
+            self._here.busy = False
+        return result
 
     def close(self) -> None:
-        """End the thread and its loop."""
-        with self._lock:
-            loop, thread = self._loop, self._thread
-            mine = self._owner == os.getpid()
-            self._owner, self._loop, self._thread = 0, None, None
-        if loop is not None and thread is not None and mine:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+        """End the loop of this thread."""
+        owner, loop = getattr(self._here, "kept", (0, None))
+        self._here.kept = (0, None)
+        if loop is not None and owner == os.getpid():
             loop.close()
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            alive = self._thread is not None and self._thread.is_alive()
-            if self._loop is None or self._owner != os.getpid() or not alive:  # a fork leaves the thread behind
-                # A loop keeps the context that it is made in: it must not be that of the run which came first.
-                self._owner, self._loop = os.getpid(), contextvars.Context().run(asyncio.new_event_loop)
-                self._thread = threading.Thread(target=self._loop.run_forever, name="credentials", daemon=True)
-                self._thread.start()
-            return self._loop
-
-
-def _hand_over(result: Future[Any], task: asyncio.Task[Any]) -> None:
-    if task.cancelled():
-        result.cancel()
-    elif (error := task.exception()) is not None:
-        result.set_exception(error)
-    else:
-        result.set_result(task.result())
+    def _idle(self) -> asyncio.AbstractEventLoop:
+        owner, loop = getattr(self._here, "kept", (0, None))
+        if loop is None or owner != os.getpid():  # a fork shares the descriptors of its parent's
+            # A loop keeps the context that it is made in: it must not be that of the run which came first.
+            owner, loop = os.getpid(), contextvars.Context().run(asyncio.new_event_loop)
+            self._here.kept = (owner, loop)
+        made: asyncio.AbstractEventLoop = loop
+        return made
 
 
 def _install(patches: Patches) -> None:
-    background = BackgroundLoop()
-    patches.at_rest(background.close)
+    inner = InnerLoop()
+    patches.at_rest(inner.close)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def run_until_complete(work: Coroutine[Any, Any, Any]) -> Any:
-            if patches.off or background.is_current():
-                return original(work)
-            return background.run(work)
+            return original(work) if patches.off or not inner.usable else inner.run(work)
 
         return run_until_complete
 

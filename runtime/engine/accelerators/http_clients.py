@@ -1,11 +1,13 @@
 """Keep the connections to providers of models open from run to run.
 
 Why: the engine makes two HTTP clients per model and run; each begins with a connection and a TLS handshake of its own,
-50 to 150 ms to a real provider, and leaves them for the garbage collector to close.
+50 to 150 ms to a real provider, and leaves them for the garbage collector to close. A streamed answer is left before
+its very end, and with it its connection.
 Safe because: what is shared is the transport, the connections, and nothing else. Each run gets clients of its own, with
 their headers, cookies and hooks, whose closing leaves the connections open. Transports are shared by code on the
 worker's own loop only, per URL, and where no proxy is set, which a run might do for itself; they are made anew after a
-minute, which has the engine check and pin the address again, and closed when the last run that has one has ended.
+minute, which has the engine check and pin the address again, and closed when the last run that has one has ended. Of a
+streamed answer that has said that it is done, what is left is read, if it comes at once.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import functools
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 from urllib.request import getproxies
 
@@ -26,6 +29,10 @@ from runtime.engine.state import CURRENT
 
 FRESH = 60.0
 """Seconds for which transports are handed out."""
+
+DONE = b"data: [DONE]"
+REST = 0.1
+"""Seconds in which the end of a streamed answer comes, after its last event, or its connection is closed."""
 
 MAX_URLS = 64
 LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=5.0)
@@ -51,7 +58,38 @@ class _Async(httpx.AsyncBaseTransport):
         self._shared = shared
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        return await self._shared.handle_async_request(request)
+        response = await self._shared.handle_async_request(request)
+        events = response.headers.get("content-type", "").startswith("text/event-stream")
+        if events and isinstance(response.stream, httpx.AsyncByteStream):
+            response.stream = _ToItsEnd(response.stream)
+        return response
+
+
+class _ToItsEnd(httpx.AsyncByteStream):
+    """A stream of server-sent events that is read to its end when it is left after its last event.
+
+    The client leaves it at that event. The end of the body comes right behind it, and unless it is read the connection
+    cannot be used again.
+    """
+
+    def __init__(self, inner: httpx.AsyncByteStream) -> None:
+        self._inner = inner
+        self._parts = aiter(inner)
+        self._last = b""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._parts:
+            self._last = self._last[-len(DONE) :] + part
+            yield part
+        self._last = b""
+
+    async def aclose(self) -> None:
+        if self._last.rstrip().endswith(DONE):
+            with suppress(TimeoutError, httpx.HTTPError, RuntimeError):  # the last: somebody else reads it still
+                async with asyncio.timeout(REST):
+                    async for _ in self._parts:
+                        pass
+        await self._inner.aclose()
 
 
 class Shared:

@@ -11,15 +11,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
-
-import structlog
-from wrapt.importer import register_post_import_hook
 
 from runtime.engine.accelerators.base import Accelerator, Patches, Target
 from runtime.engine.accelerators.json_copies import NotJSONError, copy_json
-
-log = structlog.get_logger("headrace.engine")
 
 _MODULE = "openai.resources.chat.completions.completions"
 _TYPES = "openai.types.chat.completion_create_params"
@@ -36,25 +32,14 @@ def plain_body(data: dict[str, Any], is_given: Callable[[Any], bool]) -> dict[st
 
 
 def _install(patches: Patches) -> None:
-    undone: list[bool] = []
-    patches.at_undo(lambda: undone.append(True))
+    def put(module: ModuleType) -> None:
+        if renaming := _renaming(Path(patches.module("openai.types").__file__ or "").parent):
+            raise LookupError(f"{renaming} has fields to rename")
+        fitting = functools.partial(_fitting, patches, patches.module("openai._utils").is_given)
+        patches.replace(module, "maybe_transform", functools.partial(_maybe, fitting))
+        patches.replace(module, "async_maybe_transform", functools.partial(_async_maybe, fitting))
 
-    def put(module: Any) -> None:
-        if undone:
-            return
-        try:
-            renaming = _renaming(Path(patches.module("openai.types").__file__ or "").parent)
-            reason = f"{renaming} has fields to rename" if renaming else None
-            if not reason:
-                fitting = functools.partial(_fitting, patches, patches.module("openai._utils").is_given)
-                patches.replace(module, "maybe_transform", functools.partial(_maybe, fitting))
-                patches.replace(module, "async_maybe_transform", functools.partial(_async_maybe, fitting))
-        except Exception as error:  # noqa: BLE001  it would be raised in the midst of somebody's import
-            reason = f"the client is not as it was: {type(error).__name__}: {error}"
-        if reason:
-            log.warning("accelerator.aside", accelerator=patches.name, reason=reason)
-
-    register_post_import_hook(put, _MODULE)
+    patches.at_import(_MODULE, put)
 
 
 def _renaming(types: Path) -> str | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
+import dis
 import functools
 import gc
 import importlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ import structlog
 from pydantic import BaseModel
 
 from runtime.engine import accelerators
-from runtime.engine.accelerators import Installed, base, http_clients, model_copies, request_bodies
+from runtime.engine.accelerators import Installed, agent_functions, base, http_clients, model_copies, request_bodies
 from runtime.engine.accelerators.base import Accelerator, Target
 from runtime.engine.accelerators.classes import ClassCache, shipped_sources
 from runtime.engine.accelerators.container_host import Remembered
-from runtime.engine.accelerators.credentials import BackgroundLoop
+from runtime.engine.accelerators.credentials import InnerLoop
 from runtime.engine.accelerators.json_copies import NotJSONError, copy_json
 from runtime.engine.accelerators.tls_contexts import Contexts
 from runtime.engine.accelerators.tool_schemas import Schemas
@@ -105,6 +106,61 @@ async def test_no_class_carries_anything_over(run: Runner, code: str) -> None:
     flow.connect(custom, "out", chat_out, "input_value")
     stock = [await run.text(flow, "a", without=EVERY) for _ in range(3)]
     assert [await run.text(flow, "a") for _ in range(3)] == stock
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_text_of_a_message_is_written_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lfx.components.input_output import ChatInput
+    from lfx.schema.message import Message
+
+    def written(off: frozenset[str], **attributes: Any) -> Any:
+        component = ChatInput()
+        for name, value in attributes.items():
+            setattr(component, name, value)
+        token = base.OFF.set(off)
+        try:
+            return component._build_artifact(Message(text="hello"))
+        finally:
+            base.OFF.reset(token)
+            assert "custom_repr" not in component.__dict__
+
+    stock, ours = written(EVERY, status=Message(text="s")), written(frozenset(), status=Message(text="s"))
+    assert '"text": "s"' in stock["repr"]
+    assert ours == stock | {"repr": "built"}
+    for attributes in ({"status": "done"}, {"repr_value": {"a": 1}}, {"repr_value": ["b"]}, {"status": 5}):
+        assert written(frozenset(), **attributes) == written(EVERY, **attributes)
+    monkeypatch.setattr(ChatInput, "custom_repr", lambda _: "mine")
+    assert written(frozenset(), status=Message(text="s"))["repr"] == "mine"
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_text_of_a_class_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lfx.components.input_output import ChatInput
+    from lfx.custom.custom_component import component
+
+    first = ChatInput()._code
+    assert first and "class ChatInput" in first
+    monkeypatch.setattr(component.inspect, "getmodule", lambda _: pytest.fail("it was looked up again"))
+    assert ChatInput()._code is first
+    assert ChatInput(_code="own")._code == "own"
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_service_is_the_one_that_the_engine_gives() -> None:
+    from lfx.services import deps
+    from lfx.services.manager import get_service_manager
+    from lfx.services.schema import ServiceType
+
+    settings = deps.get_settings_service()
+    assert settings is not None
+    assert settings is get_service_manager().get(ServiceType.SETTINGS_SERVICE)
+    assert deps.get_service(ServiceType.TRACING_SERVICE) is None
+    kept = get_service_manager().services.pop(ServiceType.SETTINGS_SERVICE)
+    try:
+        made = deps.get_settings_service()
+        assert made is not None and made is not kept
+    finally:
+        get_service_manager().services[ServiceType.SETTINGS_SERVICE] = kept
 
 
 async def test_the_editors_text_is_all_that_is_left_out(run: Runner) -> None:
@@ -347,30 +403,47 @@ def test_the_snapshot_of_providers_is_taken_anew_when_they_change() -> None:
 
 
 @pytest.fixture
-def background() -> Iterator[BackgroundLoop]:
-    loop = BackgroundLoop()
+def inner() -> Iterator[InnerLoop]:
+    loop = InnerLoop()
     yield loop
     loop.close()
 
 
-def test_a_look_up_runs_in_its_callers_context(background: BackgroundLoop) -> None:
+async def test_a_look_up_runs_in_its_callers_context(inner: InnerLoop) -> None:
     who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+    outer, task = asyncio.get_running_loop(), asyncio.current_task()
 
     async def look() -> str:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        assert asyncio.get_running_loop() is not outer
+        assert asyncio.current_task(outer) is task
+        assert not inner.usable
         return who.get()
 
     who.set("alice")
-    assert background.run(look()) == "alice"
-
-    async def fail() -> None:
-        raise LookupError("no such key")
-
-    with pytest.raises(LookupError, match="no such key"):
-        background.run(fail())
+    assert inner.usable
+    assert inner.run(look()) == "alice"
+    assert (asyncio.get_running_loop(), asyncio.current_task()) == (outer, task)
+    assert not await asyncio.to_thread(lambda: inner.usable)
 
 
-async def test_what_works_in_the_background_keeps_no_run(run: Runner) -> None:
+async def test_a_look_up_that_fails_spoils_no_other(inner: InnerLoop) -> None:
+    async def fail(error: BaseException) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    async def look() -> str:
+        await asyncio.sleep(0)
+        return "found"
+
+    for error in (LookupError("no such key"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            inner.run(fail(error))
+        assert inner.usable
+        assert inner.run(look()) == "found"
+
+
+async def test_a_look_up_keeps_no_run(run: Runner) -> None:
     await asyncio.gather(*(run(flows.llm(), str(n)) for n in range(5)))
     gc.collect()
     assert len([kept for kept in gc.get_objects() if type(kept) is RunState]) <= 1
@@ -385,6 +458,59 @@ async def test_connections_to_a_provider_stay_open(run: Runner) -> None:
         await run(flow, f"call {n}")
     connections = {request.client for request in run.provider.requests[-4:]}
     assert len(connections) == 1
+
+
+async def test_a_streamed_answer_leaves_its_connection_open(run: Runner) -> None:
+    flow = flows.agent("CalculatorComponent")
+    await run(flow, "What is 2 + 3?")
+    first = len(run.provider.requests)
+    for _ in range(3):
+        await run(flow, "What is 2 + 3?")
+    asked = run.provider.requests[first:]
+    assert len(asked) == 3 and all(request.body["stream"] for request in asked)
+    assert len({request.client for request in asked}) == 1
+
+
+class _Parts(httpx.AsyncByteStream):
+    """A body in parts; None: nothing comes for ever."""
+
+    def __init__(self, *parts: bytes | None) -> None:
+        self._parts = parts
+        self.read, self.closed = 0, 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self._parts:
+            if part is None:
+                await asyncio.Event().wait()
+            else:
+                self.read += 1
+                yield part
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "left_after", "read"),
+    [
+        ((b"data: 1\n\n", b"data: [DONE]\n\n", b"", b""), 2, 4),
+        ((b"data: 1\n\ndata: [DO", b"NE]\n\n", b""), 2, 3),
+        ((b"data: [DONE]\n\n", None), 1, 1),
+        ((b"data: 1\n\n", b"data: 2\n\n", b"data: [DONE]\n\n"), 1, 1),
+        ((b"", b"data: [DONE]\n\n"), 2, 2),
+    ],
+    ids=["done", "done in pieces", "its end does not come", "left in the midst", "nothing behind it"],
+)
+async def test_what_is_left_of_a_finished_stream_is_read(
+    monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes | None, ...], left_after: int, read: int
+) -> None:
+    monkeypatch.setattr(http_clients, "REST", 0.01)
+    inner = _Parts(*parts)
+    stream = http_clients._ToItsEnd(inner)
+    body = aiter(stream)
+    assert [await anext(body) for _ in range(left_after)] == list(parts[:left_after])
+    await stream.aclose()
+    assert (inner.read, inner.closed) == (read, 1)
 
 
 async def test_each_call_brings_its_own_key(run: Runner) -> None:
@@ -509,8 +635,65 @@ def test_a_request_whose_types_rename_a_field_is_left_to_the_client(tmp_path: Pa
 @pytest.mark.usefixtures("engine")
 def test_a_client_that_is_not_as_it_was_can_be_imported_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     hooks: list[Any] = []
-    monkeypatch.setattr(request_bodies, "register_post_import_hook", lambda hook, _: hooks.append(hook))
+    monkeypatch.setattr(base, "register_post_import_hook", lambda hook, _: hooks.append(hook))
     request_bodies._install(base.Patches("request_bodies"))
     with structlog.testing.capture_logs() as logs:
         hooks[0](Path)  # has no maybe_transform
     assert [(line["event"], "KeyError" in line["reason"]) for line in logs] == [("accelerator.aside", True)]
+
+
+# --- agents ---------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_not_traced_needs_no_thread(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    from langsmith import traceable, tracing_context
+    from langsmith._internal import _aiter
+
+    hops: list[str] = []
+    plain = _aiter._default_aio_to_thread
+
+    async def hop(context: contextvars.Context, step: Any, /, *args: Any, **kwargs: Any) -> Any:
+        hops.append(getattr(step, "func", step).__name__)
+        return await plain(context, step, *args, **kwargs)
+
+    monkeypatch.setattr(_aiter, "_default_aio_to_thread", hop)
+    ends: list[Any] = []
+
+    @traceable(name="call")
+    async def call(word: str, *, fail: bool = False) -> str:
+        if fail:
+            raise LookupError(word)
+        return word
+
+    assert await call("a") == "a"
+    with pytest.raises(LookupError, match="b"):
+        await call("b", fail=True)
+    assert hops == []
+    assert await call("c", langsmith_extra={"on_end": ends.append}) == "c"
+    with tracing_context(enabled="local"):
+        assert await call("d") == "d"
+    assert hops.count("_setup_run") == 2
+    token = base.OFF.set(frozenset({"untraced_calls"}))
+    try:
+        assert await call("e") == "e"
+    finally:
+        base.OFF.reset(token)
+    assert hops.count("_setup_run") == 3
+
+
+def test_the_instructions_of_a_function_are_those_that_dis_gives() -> None:
+    for code in (test_all_know_the_installed_version.__code__, (lambda x: x.y).__code__):
+        assert list(agent_functions.instructions(code)) == list(dis.get_instructions(code))
+        assert agent_functions.instructions(code) is agent_functions.instructions(code)
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_a_function_reaches_is_looked_up_each_time() -> None:
+    from langgraph.pregel._utils import get_function_nonlocals
+
+    def make(value: object) -> Any:
+        return lambda: value
+
+    first, second = object(), object()
+    assert get_function_nonlocals(make(first)) == [first, first]
+    assert get_function_nonlocals(make(second)) == [second, second]
