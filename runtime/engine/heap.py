@@ -3,14 +3,17 @@
 A run leaves graphs that refer to themselves; only the garbage collector frees these. Left to itself it lets those of
 many runs pile up in its oldest generation and then stops the loop, and every run on it, for all of them at once. Here
 it is asked after every few runs, so many that a collection is short. Its own schedule for that generation is kept far
-off, for runs that leave much and do not end.
+off, for runs that leave much and do not end. A graph that nobody can use any more is taken apart, and leaves little.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable
+from types import FunctionType
+from typing import Any
 
 AIM = 0.025
 """Seconds that a collection should take."""
@@ -33,6 +36,32 @@ as long as it does: looked at that often they cost a tenth of it."""
 
 FAR_OFF = 200
 """Collections of the middle generation before the collector would look at the oldest by itself; usually 10."""
+
+
+_OWN = 3
+"""References to a component that only its vertex has: the vertex's, a local name, and the argument of the question."""
+
+
+def take_apart(graph: Any) -> None:
+    """Free the components of a graph whose run has ended, if none of them is referred to from elsewhere.
+
+    A task, thread, tool or exception of the run that lives on has a component; then all is left to the collector.
+    """
+    vertices = list(graph.vertices)
+    for vertex in vertices:
+        component = vertex.custom_component
+        if component is not None and sys.getrefcount(component) > _OWN:
+            return
+    component = None
+    for vertex in vertices:
+        vertex.__dict__.clear()
+    # Functions put in the place of its methods refer to it, and so does a function of its own that calls itself. What
+    # is no collection stays: the engine ends traces a moment later.
+    for name, value in list(graph.__dict__.items()):
+        if isinstance(value, FunctionType):
+            delattr(graph, name)
+        elif type(value) in (list, dict, set):
+            setattr(graph, name, type(value)())
 
 
 class Heap:

@@ -30,6 +30,7 @@ from runtime.engine.bundles import load_providers
 from runtime.engine.export import raw_nodes
 from runtime.engine.faults import Circumstances, classify, masker
 from runtime.engine.files import event_files
+from runtime.engine.heap import take_apart
 from runtime.engine.inputs import RunInput, read_inputs
 from runtime.engine.loader import Template
 from runtime.engine.memory import ChatOverlay
@@ -144,6 +145,7 @@ class _Run:
                     before=self.saved.outputs if self.saved else {},
                 )
                 check_success(result, mask=self.mask)
+                take_apart(graph)
             except Fault:
                 raise
             except GraphPausedException as pause:
