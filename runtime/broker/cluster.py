@@ -116,9 +116,9 @@ class Cluster(Connection):
         await self._host(None)
         return f"a cluster of {len(self._primaries)} primaries"
 
-    def together(self, key: str, other: str) -> bool:
-        """Whether both keys lie in one slot: what lies in two, even of one server, no script may touch."""
-        return _slot(key) == _slot(other)
+    def place(self, key: str) -> int:
+        """The key's slot: what lies in two, even of one server, no script may touch."""
+        return _slot(key)
 
     async def close(self) -> None:
         """Close the connections to every server."""

@@ -74,9 +74,13 @@ class Connection(ABC):
         """What it is that answers, in words."""
         return "one server"
 
+    def place(self, key: str) -> int:
+        """Where a key lies: one script may use all keys of a place, and one command read all its streams."""
+        return 0
+
     def together(self, key: str, other: str) -> bool:
-        """Whether one script may use both keys, and one command read both streams."""
-        return True
+        """Whether two keys lie in one place."""
+        return self.place(key) == self.place(other)
 
     async def run(self, call: Call) -> Any:
         """One script's reply; the script is sent whole where the server does not know it."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
+from runtime.broker import pages
 from runtime.broker.connection import Connection
 from runtime.broker.keys import RouteKeys
 from runtime.broker.scripts import call
@@ -30,9 +31,25 @@ class Leases:
         self._connection = connection
 
     async def renew(self, keys: Sequence[RouteKeys], *, worker: str, ttl: float) -> list[LeaseState]:
-        """Make the worker's lease on each route end ``ttl`` seconds from now, in one round trip."""
-        replies = await self._connection.run_all([call("renew", [k.leases], int(ttl * 1000), worker) for k in keys])
-        return [LeaseState(_sound(reply)[0]) for reply in replies]
+        """Make the worker's lease on each route end ``ttl`` seconds from now, in one round trip.
+
+        Where Redis refuses one, the others are renewed all the same, and that error is raised.
+        """
+        states: dict[int, int] = {}
+        problem: BrokerError | None = None
+        for part, reply in await pages.ask(
+            self._connection, keys, lambda part: call("renew", [keys[i].leases for i in part], int(ttl * 1000), worker)
+        ):
+            if isinstance(reply, BrokerError):
+                problem = reply
+            else:
+                states |= zip(part, reply, strict=True)
+        if problem is not None:
+            raise problem
+        for i, state in states.items():
+            if state == 0:
+                raise BrokerError(f"{keys[i].leases} is no key of leases")
+        return [LeaseState(states[i]) for i in range(len(keys))]
 
     async def unstarted(self, keys: RouteKeys, *, worker: str, ids: Sequence[str], delay: float = 0.0) -> int:
         """Give back entries that were read and never begun, due ``delay`` seconds from now.

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.broker import pages
 from runtime.broker.connection import Command, Connection, Line
 from runtime.broker.delivery import Delivery, Fetched
 from runtime.broker.keys import RouteKeys
@@ -51,6 +52,31 @@ class Reader:
         replies = await self._connection.run_all([_fetch(request) for request in requests])
         return [reply if isinstance(reply, BrokerError) else _fetched(reply) for reply in replies]
 
+    async def glance(
+        self, routes: Sequence[tuple[RouteKeys, str]], *, worker: str = ""
+    ) -> list[int | BrokerError | None]:
+        """Which routes are to be fetched, each given with the tail that its last fetch told; in one round trip.
+
+        For each, in order: 0, fetch it; or when its first parked entry is due (ms since the epoch); or None, nothing
+        is known to come; or the error. Hands out nothing, and changes nothing. Without a ``worker`` and a tail it says
+        whether anything waits there, for anybody.
+        """
+        keys = [key for key, _ in routes]
+
+        def call_for(part: pages.Page) -> Call:
+            names = [name for i in part for name in _names(keys[i])]
+            return call("glance", names, worker, *(word for i in part for word in (keys[i].group, routes[i][1])))
+
+        found: list[int | BrokerError | None] = [None] * len(routes)
+        for part, reply in await pages.ask(self._connection, keys, call_for):
+            if isinstance(reply, BrokerError):
+                for i in part:
+                    found[i] = reply
+                continue
+            for number, at in zip(reply[::2], reply[1::2], strict=True):
+                found[part[number - 1]] = at
+        return found
+
     async def wait(self, tails: Mapping[str, str], timeout: float) -> set[str]:  # noqa: ASYNC109  it is Redis that waits
         """Wait up to ``timeout`` seconds for an entry after its tail on any stream; the streams that have one.
 
@@ -72,14 +98,7 @@ class Reader:
 
     def _parts(self, streams: Sequence[str]) -> list[list[str]]:
         """The streams in parts that one command may read: on a cluster, those of one slot."""
-        parts: list[list[str]] = []
-        for stream in streams:
-            part = next((part for part in parts if self._connection.together(part[0], stream)), None)
-            if part is None:
-                parts.append([stream])
-            else:
-                part.append(stream)
-        return parts
+        return [[streams[i] for i in part] for part in pages.by_place(self._connection, streams)]
 
     async def _wait_for(self, tails: Mapping[str, str], seconds: float) -> set[str]:
         block = max(1, int(seconds * 1000))
@@ -115,8 +134,21 @@ class Reader:
 
     async def pending(self, keys: RouteKeys, *, worker: str, count: int = 1000) -> list[str]:
         """Ids of entries that are pending for ``worker``, lowest first."""
-        reply = await self._connection.command("XPENDING", keys.stream, keys.group, "-", "+", count, worker)
-        return [entry[0].decode() for entry in reply]
+        (reply,) = await self.pending_on([keys], worker=worker, count=count)
+        if isinstance(reply, BrokerError):
+            raise reply
+        return reply
+
+    async def pending_on(
+        self, routes: Sequence[RouteKeys], *, worker: str, count: int = 1000
+    ) -> list[list[str] | BrokerError]:
+        """The same of many routes in one round trip; the ids or the error for each, in order."""
+        replies = await self._connection.pipeline(
+            [("XPENDING", keys.stream, keys.group, "-", "+", count, worker) for keys in routes]
+        )
+        return [
+            reply if isinstance(reply, BrokerError) else [entry[0].decode() for entry in reply] for reply in replies
+        ]
 
     async def read_ids(self, keys: RouteKeys, ids: Sequence[str]) -> list[Delivery]:
         """The entries with these ids; an id whose entry is gone is acknowledged and left out."""
@@ -161,11 +193,11 @@ def delivery(entry: Any, *, probe: bool = False) -> Delivery:
 def _fetch(request: FetchRequest) -> Call:
     keys = request.keys
     interval = int(request.probe_interval * 1000)
-    return call(
-        "fetch",
-        [keys.stream, keys.due, keys.leases, keys.blocked],
-        *(keys.group, request.worker, request.n, int(request.probe), interval),
-    )
+    return call("fetch", _names(keys), keys.group, request.worker, request.n, int(request.probe), interval)
+
+
+def _names(keys: RouteKeys) -> list[str]:
+    return [keys.stream, keys.due, keys.leases, keys.blocked]
 
 
 def _fetched(reply: list[Any]) -> Fetched | BrokerError:

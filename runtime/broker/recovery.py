@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.broker import pages
 from runtime.broker.connection import Connection
 from runtime.broker.delivery import Delivery
 from runtime.broker.keys import RouteKeys
 from runtime.broker.reader import delivery
-from runtime.broker.scripts import call, refuse
+from runtime.broker.scripts import Call, call, refuse
+from runtime.errors import BrokerError
 
 MAX_DELIVERIES = 9
 """How often an entry may be lost with its worker before it counts as poison (twice three attempts, and three)."""
@@ -20,6 +22,9 @@ SWEEP_PAGE = 80
 
 AUDIT_PAGE = 500
 """Parked entries that one call of the audit looks at: about 2.5 ms of Redis' time."""
+
+PATROL_PAGE = 50
+"""Routes that one call of the patrol looks over: with 50 workers on each, less than 5 ms of Redis' time."""
 
 UNKNOWN = "*"
 """An obituary that blames every running attempt."""
@@ -60,6 +65,29 @@ class Recovery:
         """
         times = (int(lease * 1000), int(gap * 1000), int(idle * 1000))
         return await self._sweep(keys, page, *times, max_deliveries, "", "")
+
+    async def patrol(
+        self, routes: Sequence[RouteKeys], *, lease: float, gap: float, idle: float
+    ) -> list[bool | BrokerError]:
+        """Whether each route needs a ``sweep``, in one round trip for all; or the error, of one that cannot be asked.
+
+        Times in seconds, as the sweep's. Counts as one: a route that needs none was swept.
+        """
+        times = (int(lease * 1000), int(gap * 1000), int(idle * 1000))
+
+        def call_for(part: pages.Page) -> Call:
+            names = [name for i in part for name in (routes[i].stream, routes[i].leases, routes[i].obits)]
+            return call("patrol", names, *times, *(routes[i].group for i in part))
+
+        found: list[bool | BrokerError] = [False] * len(routes)
+        for part, reply in await pages.ask(self._connection, routes, call_for, page=PATROL_PAGE):
+            if isinstance(reply, BrokerError):
+                for i in part:
+                    found[i] = reply
+            else:
+                for number in reply:
+                    found[part[number - 1]] = True
+        return found
 
     async def declare_dead(self, keys: RouteKeys, *, worker: str, blame: Sequence[str] | None) -> Swept:
         """Hand on all entries of a worker that is known to have ended. Never before its process was waited for.

@@ -1,13 +1,16 @@
 """Reading: free slots, then that many entries, then a processor for each. Never more than can run now.
 
-Every look at a stream is one script that hands out due entries first and new ones for the rest. When nothing is left
+A fetch from a stream is one script that hands out due entries first and new ones for the rest. When nothing is left
 to fetch, one group-free blocking read over all streams waits for news; it hands out nothing, so it can never take more
 than there are slots, and a flood on one stream cannot starve another: each look shares the free slots over the streams.
+What makes no noise (an entry that another made due, a group or a lease that is gone) is seen by a glance at all quiet
+streams at once, so that idle ones cost next to nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 
@@ -16,20 +19,18 @@ import structlog
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Delivery, Fetched
 from runtime.broker.reader import FetchRequest
-from runtime.errors import GroupMissing, LeaseLost
+from runtime.errors import BrokerError, GroupMissing, LeaseLost
 from runtime.settings import Settings
 from runtime.worker.board import Slot
 from runtime.worker.flights import Flight, Flights
 from runtime.worker.lanes import ActiveRoute, Lane, Lanes
 from runtime.worker.lease import Lease
 from runtime.worker.limiter import Limiter
+from runtime.worker.news import News
 from runtime.worker.processor import Processor
 from shared_models.errors import HeadraceError
 
 log = structlog.get_logger("headrace.worker")
-
-BLOCK = 5.0
-"""Seconds that one blocking read lasts at most."""
 
 FULL_RECONCILE = 10
 """Reconciliations of which one looks at every lane, and not only where a reply may have been lost."""
@@ -65,12 +66,10 @@ class Consumer:
         self._slot = slot
         self._stopping = False
         self._kick = asyncio.Event()
-        self._news: asyncio.Task[set[str]] | None = None
-        self._watched: frozenset[str] = frozenset()
+        self._news = News(broker.reader)
+        self._next_glance = 0.0
         self._next_reconcile = 0.0
         self._reconciled = 0
-        self._deaf = 0
-        self._deaf_until = 0.0
 
     def kick(self) -> None:
         """Look again now: a lane has changed, or something is due."""
@@ -92,10 +91,11 @@ class Consumer:
         try:
             while not self._stopping:
                 await self._reconcile_if_time()
+                await self._glance_if_time()
                 if not await self._fetch_round():
                     await self._wait()
         finally:
-            await self._drop_news()
+            await self._news.stop()
 
     # --- fetch ------------------------------------------------------------------------------------------------------
 
@@ -115,15 +115,22 @@ class Consumer:
             return True
         if self._slot is not None:
             self._slot.polled()
+        refused = []
         for (lane, _), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Fetched):
                 await self._accept(lane, answer)
+            elif isinstance(answer, LeaseLost):
+                lane.unsure = True
+                refused.append(lane)
             else:
                 await self._refused(lane, answer)
+        # Redis has lost the lease (it was emptied, or this process was away): only a renewal can bring it back.
+        if refused and not await self._lease.renew_now():
+            await self._pause(0.2)
         return True
 
     def _requests(self, now: float) -> list[tuple[Lane, int]]:
-        ready = [lane for lane in self._lanes.rotated() if lane.readable and lane.due(now) and self._room(lane)]
+        ready = [lane for lane in self._lanes.rotated() if lane.due(now) and lane.readable and self._room(lane)]
         free = self._limiter.free
         wanted: list[tuple[Lane, int]] = []
         for left, lane in zip(range(len(ready), 0, -1), ready, strict=True):
@@ -153,11 +160,15 @@ class Consumer:
             return
         now, lane.failures = time.monotonic(), 0
         lane.tail, lane.hungry, lane.blocked = fetched.tail, fetched.more and not fetched.blocked, fetched.blocked
-        lane.next_look = now + self._settings.poll_interval
+        lane.next_look = now + self._settings.poll_interval if fetched.blocked else math.inf
         if fetched.next_due is not None and not fetched.blocked:
-            lane.look_at(now + max(0.0, fetched.next_due / 1000 - time.time()))
+            self._expect(lane, fetched.next_due)
         for delivery in fetched.deliveries:
             self._start(lane, delivery)
+
+    def _expect(self, lane: Lane, due: int) -> None:
+        """Fetch when an entry is due (ms since the epoch)."""
+        lane.look_at(time.monotonic() + max(0.0, due / 1000 - time.time()))
 
     async def condemn(self, lane: Lane, entry_ids: Sequence[str]) -> None:
         """Dead-letter parked entries that killed one worker after the other before they even began."""
@@ -215,17 +226,13 @@ class Consumer:
             else:
                 log.warning("group.recreated", route=lane.name, stream=lane.keys.stream, group=lane.keys.group)
                 lane.hungry, lane.tail = True, "0-0"
-        elif isinstance(error, LeaseLost):
-            # Redis has lost the lease (it was emptied, or this process was away): only a renewal can bring it back.
-            if not await self._lease.renew_now():
-                await self._pause(0.2)
         else:
             self._lane_away(lane, error)
 
     def _lane_away(self, lane: Lane, error: HeadraceError) -> None:
         """Redis does not answer for this lane: wait before it is asked again. Of a cluster, others may answer."""
         if not any(other.failures for other in self._lanes):
-            log.warning("redis.failed", step="fetch", route=lane.name, code=error.code, error=error.message)
+            log.warning("redis.failed", step="look", route=lane.name, code=error.code, error=error.message)
         lane.failures += 1
         lane.unsure, lane.hungry = True, False
         lane.next_look = time.monotonic() + min(MAX_BACKOFF, 0.05 * 2 ** min(lane.failures, 8))
@@ -233,6 +240,32 @@ class Consumer:
     async def _pause(self, seconds: float) -> None:
         if not self._stopping:
             await asyncio.sleep(seconds)
+
+    # --- quiet lanes ------------------------------------------------------------------------------------------------
+
+    async def _glance_if_time(self) -> None:
+        """See whether any quiet lane has something after all: whoever parks, destroys or unblocks says nothing."""
+        now = time.monotonic()
+        if now < self._next_glance:
+            return
+        self._next_glance = now + self._settings.poll_interval
+        quiet = [lane for lane in self._lanes if lane.quiet]
+        if not quiet or self._limiter.free <= 0:
+            return
+        seen: Sequence[int | BrokerError | None]
+        try:
+            seen = await self._broker.reader.glance([(lane.keys, lane.tail) for lane in quiet], worker=self._worker)
+        except BrokerError as error:
+            seen = [error] * len(quiet)
+        for lane, one in zip(quiet, seen, strict=True):
+            if isinstance(one, BrokerError):
+                self._lane_away(lane, one)
+            elif one == 0:
+                lane.hungry = True
+            elif one is not None:
+                self._expect(lane, one)
+        if self._slot is not None and not all(isinstance(one, BrokerError) for one in seen):
+            self._slot.polled()
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
@@ -243,68 +276,23 @@ class Consumer:
         quiet = [lane for lane in lanes if self._room(lane) > 0]
         if not quiet and self._slot is not None:
             self._slot.polled()  # there is nothing to look for: every place is taken
-        timer = min([BLOCK, *(lane.next_look - now for lane in quiet), self._next_reconcile - now])
-        if now < self._deaf_until:
-            timer = min(timer, self._deaf_until - now)
-        if now >= self._deaf_until:
-            await self._listen([lane for lane in quiet if not lane.failures])
+        times = [self._next_glance, self._next_reconcile, *(lane.next_look for lane in quiet)]
+        if self._news.deaf_until > now:
+            times.append(self._news.deaf_until)
+        await self._news.listen([lane for lane in quiet if not lane.failures])
         kicked = asyncio.create_task(self._kick.wait(), name="consumer:kick")
         waits: set[asyncio.Task[object]] = {kicked}
-        if self._news is not None:
-            waits.add(self._news)
+        if self._news.coming is not None:
+            waits.add(self._news.coming)
         try:
-            await asyncio.wait(waits, timeout=max(0.0, timer), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=max(0.0, min(times) - now), return_when=asyncio.FIRST_COMPLETED)
         finally:
             kicked.cancel()
         self._kick.clear()
-        self._hear(lanes)
-
-    async def _listen(self, quiet: Sequence[Lane]) -> None:
-        """Have one blocking read over every quiet stream under way."""
-        streams = frozenset(lane.keys.stream for lane in quiet if not lane.blocked)
-        if self._news is not None and not self._news.done() and not streams <= self._watched:
-            await self._drop_news()
-        if self._news is None and streams:
-            tails: dict[str, str] = {}
-            for lane in quiet:
-                stream = lane.keys.stream
-                if stream in streams:
-                    tails[stream] = min(tails.get(stream, lane.tail), lane.tail, key=_order)
-            self._watched = streams
-            self._news = asyncio.create_task(self._broker.reader.wait(tails, BLOCK), name="consumer:news")
-
-    def _hear(self, lanes: Sequence[Lane]) -> None:
-        if self._news is None or not self._news.done():
-            return
-        news, self._news = self._news, None
-        error = news.exception()
-        # A blocking read can fail where all else goes well (no more clients are let in, say).
-        self._deaf = self._deaf + 1 if error is not None else 0
-        if self._deaf:
-            self._deaf_until = time.monotonic() + min(MAX_BACKOFF, 0.05 * 2 ** min(self._deaf, 8))
-        streams: set[str] | frozenset[str] = self._watched if error is not None else news.result()
-        for lane in lanes:
-            if lane.keys.stream in streams:
-                lane.hungry = True
-        if error is not None and not isinstance(error, HeadraceError):
-            raise error
-
-    async def _drop_news(self) -> None:
-        """End the blocking read without dropping its connection."""
-        news, self._news = self._news, None
-        if news is None:
-            return
-        if not news.done():
-            try:
-                await self._broker.reader.unblock()
-            except HeadraceError:
-                news.cancel()
-        await asyncio.wait({news}, timeout=1.0)
-        if not news.done():
-            news.cancel()
-            await asyncio.wait({news})
-        if not news.cancelled():
-            news.exception()
+        if news := self._news.heard():
+            for lane in lanes:
+                if lane.keys.stream in news:
+                    lane.hungry = True
 
     # --- reconcile --------------------------------------------------------------------------------------------------
 
@@ -320,14 +308,21 @@ class Consumer:
         # Every so often at all of them: a read whose reply was lost may be carried out long after it was given up.
         self._reconciled += 1
         everywhere = self._reconciled % FULL_RECONCILE == 0
-        for lane in [lane for lane in self._lanes if lane.readable and (lane.unsure or everywhere)]:
+        lanes = [lane for lane in self._lanes if (everywhere or lane.unsure) and lane.readable]
+        found: Sequence[list[str] | BrokerError]
+        try:
+            found = await self._broker.reader.pending_on([lane.keys for lane in lanes], worker=self._worker)
+        except BrokerError as error:
+            found = [error] * len(lanes)
+        for lane, pending in zip(lanes, found, strict=True):
             try:
-                await self._reconcile(lane)
+                if isinstance(pending, BrokerError):
+                    raise pending
+                await self._reconcile(lane, pending)
             except HeadraceError as error:
                 log.debug("reconcile.failed", route=lane.name, code=error.code)
 
-    async def _reconcile(self, lane: Lane) -> None:
-        pending = await self._broker.reader.pending(lane.keys, worker=self._worker)
+    async def _reconcile(self, lane: Lane, pending: Sequence[str]) -> None:
         unknown = [entry for entry in pending if entry not in lane.flights]
         lane.unsure = bool(lane.flights)
         if not unknown:
@@ -347,8 +342,3 @@ class Consumer:
         except HeadraceError as error:
             lane.unsure = True
             log.debug("entries.not_given_back", route=lane.name, code=error.code)
-
-
-def _order(entry_id: str) -> tuple[int, int]:
-    milliseconds, _, sequence = entry_id.partition("-")
-    return int(milliseconds), int(sequence or 0)

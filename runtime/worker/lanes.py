@@ -38,6 +38,7 @@ class Lane:
     hungry: bool = True
     """There may be something to fetch right now."""
     next_look: float = 0.0
+    """When to fetch though nothing tells of an entry: one is due then, say."""
     blocked: bool = False
     unsure: bool = False
     """A reply may have been lost: entries may be pending to this worker that it does not know of."""
@@ -49,12 +50,17 @@ class Lane:
     """The streams that routes read, this one's and all others': they are trimmed by nothing."""
 
     @property
+    def quiet(self) -> bool:
+        """Whether nothing is known to wait there: a glance tells whether anything does after all."""
+        return not (self.hungry or self.blocked or self.failures) and self.readable
+
+    @property
     def readable(self) -> bool:
         """Whether it may be fetched from."""
         return self.active is not None and self.listening and not self.closing
 
     def due(self, now: float) -> bool:
-        """Whether it is time for a look."""
+        """Whether it is time to fetch."""
         return self.hungry or now >= self.next_look
 
     def look_at(self, when: float) -> None:

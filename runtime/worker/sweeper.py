@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypedDict
 
 import structlog
 
@@ -20,6 +21,12 @@ log = structlog.get_logger("headrace.worker")
 
 Condemned = deque[tuple[RouteKeys, Sequence[str]]]
 """Entries to be dead-lettered undecoded, by their route's keys."""
+
+
+class _Times(TypedDict):
+    lease: float
+    gap: float
+    idle: float
 
 
 class Sweeper(PeriodicLoop):
@@ -43,10 +50,15 @@ class Sweeper(PeriodicLoop):
         self._found = found
         self._broker = broker
         self._lanes = lanes
-        self._settings = settings
+        self._times = _Times(
+            lease=settings.lease,
+            # Longer than a round takes, else a lone sweeper would see a gap each time and never move anything.
+            gap=max(settings.lease / 3, 3 * settings.sweep_interval),
+            idle=settings.reclaim_idle,
+        )
 
     async def tick(self) -> None:
-        """One round over the lanes; a group with more than a page of work is swept again at once."""
+        """One look over all lanes, and a sweep where one is needed, again at once while there is more than a page."""
         problem: HeadraceError | None = None
         while self._condemned:
             keys, entries = self._condemned[0]
@@ -54,12 +66,16 @@ class Sweeper(PeriodicLoop):
                 if lane.keys == keys:
                     await self._condemn(lane, entries)
             self._condemned.popleft()
-        for lane in self._lanes:
-            if lane.listening:
-                try:
+        lanes = [lane for lane in self._lanes if lane.listening]
+        found = await self._broker.recovery.patrol([lane.keys for lane in lanes], **self._times)
+        for lane, needed in zip(lanes, found, strict=True):
+            try:
+                if isinstance(needed, HeadraceError):
+                    raise needed
+                if needed:
                     await self._sweep(lane)
-                except HeadraceError as error:
-                    problem = error  # of a cluster's servers one may be away: the other lanes need their sweep
+            except HeadraceError as error:
+                problem = error  # of a cluster's servers one may be away: the other lanes need their sweep
         if problem is not None:
             raise problem
 
@@ -67,13 +83,7 @@ class Sweeper(PeriodicLoop):
         moved = removed = 0
         while True:
             try:
-                swept = await self._broker.recovery.sweep(
-                    lane.keys,
-                    lease=self._settings.lease,
-                    # Longer than a round takes, else a lone sweeper would see a gap each time and never move anything.
-                    gap=max(self._settings.lease / 3, 3 * self._settings.sweep_interval),
-                    idle=self._settings.reclaim_idle,
-                )
+                swept = await self._broker.recovery.sweep(lane.keys, **self._times)
             except GroupMissing:
                 break  # the consumer re-creates it
             moved, removed = moved + swept.moved, removed + swept.removed

@@ -6,9 +6,10 @@ import pytest
 
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
+from runtime.broker.keys import RouteKeys
 from runtime.broker.leases import LeaseState
-from runtime.broker.recovery import Swept
-from runtime.errors import GroupMissing, LeaseLost
+from runtime.broker.recovery import PATROL_PAGE, Swept
+from runtime.errors import BrokerError, GroupMissing, LeaseLost
 from tests.support.hand import KEYS, LEASE, STREAM, Hand, event_of, now, parked, raw, send, sweep
 
 
@@ -38,11 +39,18 @@ async def test_renew(broker: Broker) -> None:
 
 
 async def test_renew_many_routes(broker: Broker) -> None:
-    from runtime.broker.keys import RouteKeys
-
     routes = [RouteKeys(f"s{n}", "headrace") for n in range(20)]
     assert await broker.leases.renew(routes, worker="w1", ttl=5) == [LeaseState.REGISTERED] * 20
     assert await broker.leases.renew([], worker="w1", ttl=5) == []
+
+
+async def test_a_key_that_is_none_of_leases_keeps_no_other_from_being_renewed(broker: Broker) -> None:
+    routes = [RouteKeys(f"s{n}", "headrace") for n in range(5)]
+    await raw(broker, "SET", routes[2].leases, "x")
+    with pytest.raises(BrokerError, match="leases"):
+        await broker.leases.renew(routes, worker="w1", ttl=5)
+    for keys in (*routes[:2], *routes[3:]):
+        assert await raw(broker, "ZSCORE", keys.leases, "w1") is not None
 
 
 # --- sweep ----------------------------------------------------------------------------------------------------------
@@ -124,6 +132,93 @@ async def test_late_commands_of_the_dead_find_a_tombstone(broker: Broker) -> Non
     assert (await hand.begin(delivery)).grant.verdict is Verdict.NO_LEASE
     assert await sweep(broker) == Swept(moved=1, removed=1)
     assert len(await parked(broker)) == 2
+
+
+# --- patrol ---------------------------------------------------------------------------------------------------------
+
+
+async def patrol(broker: Broker, *, idle: float = 600.0) -> bool | BrokerError:
+    (needed,) = await broker.recovery.patrol([KEYS], lease=LEASE, gap=5.0, idle=idle)
+    return needed
+
+
+async def without_grace(broker: Broker, keys: RouteKeys = KEYS) -> None:
+    await raw(broker, "HSET", keys.obits, "#pulse", await now(broker), "#grace", 0)
+
+
+async def test_a_patrol_finds_a_lease_that_has_ended_and_leaves_the_rest_to_the_sweep(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    await hand.fetch()
+    await without_grace(broker)
+    assert await patrol(broker) is False
+    await hand.expire()
+    assert await patrol(broker) is True
+    assert (await lease_of(broker, "w1") or -1) > 0  # not yet declared dead
+    assert await broker.recovery.sweep(KEYS, lease=LEASE, gap=5.0, idle=600.0) == Swept(moved=1, removed=1)
+    assert await patrol(broker) is False
+    assert len(await parked(broker)) == 1
+
+
+async def test_a_patrol_keeps_the_pulse_and_the_grace(broker: Broker) -> None:
+    """C5 again: the first look, and the first after a gap, give everybody a lease's time."""
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    await hand.fetch()
+    await hand.expire()
+    assert await patrol(broker) is False
+    grace = int(await raw(broker, "HGET", KEYS.obits, "#grace"))
+    assert 0.9 * LEASE * 1000 < grace - await now(broker) <= LEASE * 1000
+    assert await patrol(broker) is False
+    assert int(await raw(broker, "HGET", KEYS.obits, "#grace")) == grace
+    await raw(broker, "HSET", KEYS.obits, "#grace", 0, "#pulse", await now(broker) - 6000)
+    assert await patrol(broker) is False
+    assert await broker.recovery.sweep(KEYS, lease=LEASE, gap=5.0, idle=600.0) == Swept()
+    await raw(broker, "HSET", KEYS.obits, "#grace", 0)
+    before = await now(broker)
+    assert await patrol(broker) is True
+    assert int(await raw(broker, "HGET", KEYS.obits, "#pulse")) >= before
+
+
+async def test_a_patrol_finds_strangers_that_do_nothing_and_what_the_dead_took_late(broker: Broker) -> None:
+    hand = await Hand.ready(broker)
+    await send(broker, "e1")
+    await hand.die()
+    await without_grace(broker)
+    assert await patrol(broker) is False
+    await raw(broker, "XREADGROUP", "GROUP", "headrace", "w1", "STREAMS", STREAM, ">")  # was on its way
+    assert await patrol(broker) is True
+    assert await sweep(broker) == Swept(moved=1, removed=1)
+    await send(broker, "e2")
+    await raw(broker, "XREADGROUP", "GROUP", "headrace", "stranger", "STREAMS", STREAM, ">")
+    assert await patrol(broker) is False
+    assert await patrol(broker, idle=-1.0) is True
+
+
+async def test_a_patrol_over_many_routes(broker: Broker) -> None:
+    routes = [RouteKeys(f"flows:{n}", f"g{n % 3}") for n in range(PATROL_PAGE + 20)]
+    for keys in routes:
+        hand = await Hand.ready(broker, "w1", keys)
+        await without_grace(broker, keys)
+        await raw(broker, "XGROUP", "CREATECONSUMER", keys.stream, keys.group, "w1")
+    for dead in (3, PATROL_PAGE + 5):
+        await Hand(broker, "w1", routes[dead]).expire()
+    await raw(broker, "DEL", routes[9].stream)  # no group: whoever reads makes it anew
+    await raw(broker, "DEL", routes[11].stream)
+    await raw(broker, "SET", routes[11].stream, "x")  # the sweep says what it is
+    await raw(broker, "DEL", routes[13].leases)
+    await raw(broker, "SET", routes[13].leases, "x")
+    await raw(broker, "DEL", routes[15].obits)
+    await raw(broker, "SET", routes[15].obits, "x")
+    found = await broker.recovery.patrol(routes, lease=LEASE, gap=5.0, idle=600.0)
+    assert [n for n, needed in enumerate(found) if needed] == [3, 11, 13, 15, PATROL_PAGE + 5]
+    assert await broker.recovery.patrol([], lease=LEASE, gap=5.0, idle=600.0) == []
+    with pytest.raises(BrokerError):
+        await sweep(broker, routes[11])
+    assert await sweep(broker, hand.keys) == Swept()
+
+
+# --- poison and the rest --------------------------------------------------------------------------------------------
 
 
 async def test_poison_is_parked_without_a_due_time_and_adopted(broker: Broker) -> None:

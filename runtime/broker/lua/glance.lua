@@ -1,0 +1,54 @@
+#!lua flags=no-writes
+-- Says for which of many routes a worker should fetch, and when the others will have something. Hands out nothing.
+--
+-- KEYS[1...] four for each route: stream (stream), due (zset), leases (zset) and blocked (hash), as for the fetch
+-- ARGV[1] worker, or empty: nobody's lease is looked at
+-- ARGV[2...] two for each route: its group, and the id up to which it was known to be read (empty: not known)
+-- Returns two numbers for each route that has something: which route it is, counted from 1, and
+--   0 it is to be fetched: entries are unread or due, or the fetch has something to tell (no lease, no group, blocked)
+--   n nothing before this time (ms): the first parked entry is due then
+local me = ARGV[1]
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+local function failed(reply) return type(reply) == 'table' and reply.err end
+
+local function before(a, b)
+  local am, as = a:match('^(%d+)-(%d+)$')
+  local bm, bs = b:match('^(%d+)-(%d+)$')
+  return tonumber(am) < tonumber(bm) or (am == bm and tonumber(as) < tonumber(bs))
+end
+
+-- Whether unread entries lie behind the last id that the group has read; Redis' own count is not known after deletions.
+local function unread(stream, last, lag)
+  if lag == 0 then return false end
+  local newest = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+  return newest and before(last, newest[1])
+end
+
+-- A route that cannot be looked at is to be fetched, which says why: it must not keep the others from being seen.
+local function look(stream, due, leases, blocked, group, tail)
+  if me ~= '' then
+    local lease = redis.pcall('ZSCORE', leases, me)
+    if not lease or failed(lease) or tonumber(lease) <= now then return 0 end
+  end
+  local groups, last, lag = redis.pcall('XINFO', 'GROUPS', stream), nil, nil
+  for _, g in ipairs(groups.err and {} or groups) do
+    if g[2] == group then last, lag = g[8], g[12] end
+  end
+  -- Where another has read since, or the group stands further back, what the worker waits for is not what is next.
+  if not last or (tail ~= '' and tail ~= last) or unread(stream, last, lag) then return 0 end
+  if redis.call('EXISTS', blocked) == 1 then return 0 end
+  local first = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')
+  if failed(first) then return 0 end
+  local at = tonumber(first[2])
+  return at and (at <= now and 0 or at)
+end
+
+local answers = {}
+for i = 1, #KEYS / 4 do
+  local k, a = 4 * i - 3, 2 * i
+  local at = look(KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], ARGV[a], ARGV[a + 1])
+  if at then answers[#answers + 1], answers[#answers + 2] = i, at end
+end
+return answers
