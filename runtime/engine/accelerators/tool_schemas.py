@@ -1,14 +1,18 @@
 """Make the schema of a tool's arguments once.
 
-Why: an agent makes a pydantic class for each of its tools, twice a run, a millisecond or more each.
-Safe because: the key is all that the engine reads of the inputs to make the class, and the class holds no more than
-that; one whose fields were changed is not used again. Inputs with a default that can be changed are left to the engine.
+Why: an agent makes a pydantic class for each of its tools, twice a run, a millisecond or more each, and of each another
+that tells the model of them, with its JSON schema.
+Safe because: the key is all that the engine and LangChain read of the inputs to make the class, and the class holds no
+more than that; one whose fields were changed is not used again. Inputs with a default that can be changed are left to
+the engine, and so are classes that are not made here. Of the JSON schema everybody gets a copy.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -16,40 +20,81 @@ from typing import Any
 from pydantic import BaseModel
 
 from runtime.engine.accelerators.base import Accelerator, Patches, Target
+from runtime.engine.accelerators.json_copies import NotJSONError, copy_json
 
 MAX_SCHEMAS = 512
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
-class Schemas:
-    """Argument classes by their inputs. Safe for threads."""
+class _Classes:
+    """Classes by what they are made of, the least recently used of which goes first. Safe for threads."""
 
-    def __init__(self, make: Callable[[list[Any]], type[BaseModel]]) -> None:
-        self._make = make
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made: OrderedDict[Hashable, tuple[type[BaseModel], tuple[Any, ...]]] = OrderedDict()
+        self._known: weakref.WeakSet[type[BaseModel]] = weakref.WeakSet()
 
-    def get(self, inputs: list[Any]) -> type[BaseModel]:
-        """The class for these inputs; raises what making it raises."""
-        key = _key(inputs) if isinstance(inputs, list) else None
-        if key is None:
-            return self._make(inputs)
+    def __contains__(self, kind: type[BaseModel]) -> bool:
+        return kind in self._known
+
+    def get(self, key: Hashable, make: Callable[[], type[BaseModel]]) -> type[BaseModel]:
+        """The class for ``key``, made anew where somebody has written to it; raises what making it raises."""
         with self._lock:
             made, fields = self._made.get(key, (None, ()))
             if made is not None and fields == _fields(made):
                 self._made.move_to_end(key)
                 return made
-        made = self._make(inputs)
+        made = make()
         with self._lock:
+            self._known.add(made)
             self._made[key] = (made, _fields(made))
             while len(self._made) > MAX_SCHEMAS:
                 self._made.popitem(last=False)
         return made
 
 
+class Schemas:
+    """Argument classes by their inputs, and by these what a model is told of them. Safe for threads."""
+
+    def __init__(self, make: Callable[[list[Any]], type[BaseModel]]) -> None:
+        self._make = make
+        self._whole = _Classes()
+        self._told = _Classes()
+
+    def get(self, inputs: list[Any]) -> type[BaseModel]:
+        """The class for these inputs; raises what making it raises."""
+        key = _key(inputs) if isinstance(inputs, list) else None
+        return self._make(inputs) if key is None else self._whole.get(key, lambda: self._make(inputs))
+
+    def subset(self, make: Callable[..., type[BaseModel]], *args: Any, **kwargs: Any) -> type[BaseModel]:
+        """As LangChain's ``_create_subset_model(name, model, field_names, *, descriptions, fn_description)``."""
+        name, model, fields = args
+        if model not in self._whole or kwargs.keys() - {"fn_description"}:
+            return make(*args, **kwargs)
+        key = (name, model, tuple(fields), kwargs.get("fn_description"))
+        return self._told.get(key, lambda: make(*args, **kwargs))
+
+    def keep_json(self, keep: Callable[[type], None], kind: type) -> None:
+        """As LangChain's ``_patch_json_schema_cache``, which has a class keep its JSON schema. Once for each class."""
+        if kind not in self._told:
+            keep(kind)
+        elif "model_json_schema" not in kind.__dict__:
+            keep(kind)
+            kept = kind.__dict__["model_json_schema"].__func__
+
+            def model_json_schema(cls: type, *args: Any, **kwargs: Any) -> Any:
+                schema = kept(cls, *args, **kwargs)
+                try:
+                    return copy_json(schema)
+                except (NotJSONError, RecursionError):
+                    return copy.deepcopy(schema)
+
+            kind.model_json_schema = classmethod(model_json_schema)  # type: ignore[attr-defined]
+
+
 def _fields(made: type[BaseModel]) -> tuple[Any, ...]:
     """What a class is made of, to see whether somebody has written to it."""
-    return tuple((name, id(field)) for name, field in made.model_fields.items())
+    return (made.__doc__, *((name, id(field)) for name, field in made.model_fields.items()))
 
 
 def _key(inputs: list[Any]) -> Hashable | None:
@@ -67,16 +112,32 @@ def _key(inputs: list[Any]) -> Hashable | None:
 
 
 def _install(patches: Patches) -> None:
-    def make(original: Callable[[list[Any]], type[BaseModel]]) -> Callable[[list[Any]], type[BaseModel]]:
-        schemas = Schemas(original)
+    io = patches.module("lfx.io.schema")
+    schemas = Schemas(io.create_input_schema)
 
+    def make_schema(original: Callable[[list[Any]], type[BaseModel]]) -> Callable[[list[Any]], type[BaseModel]]:
         @functools.wraps(original)
         def create_input_schema(inputs: list[Any]) -> type[BaseModel]:
             return original(inputs) if patches.off else schemas.get(inputs)
 
         return create_input_schema
 
-    patches.replace(patches.module("lfx.io.schema"), "create_input_schema", make)
+    def make_subset(original: Callable[..., type[BaseModel]]) -> Callable[..., type[BaseModel]]:
+        @functools.wraps(original)
+        def _create_subset_model(*args: Any, **kwargs: Any) -> type[BaseModel]:
+            if patches.off or len(args) != 3:
+                return original(*args, **kwargs)
+            return schemas.subset(original, *args, **kwargs)
+
+        return _create_subset_model
+
+    def make_keep(original: Callable[[type], None]) -> Callable[[type], None]:
+        return functools.wraps(original)(functools.partial(schemas.keep_json, original))
+
+    patches.replace(io, "create_input_schema", make_schema)
+    tools = patches.module("langchain_core.tools.base")
+    patches.replace(tools, "_create_subset_model", make_subset)
+    patches.replace(tools, "_patch_json_schema_cache", make_keep)
 
 
 TOOL_SCHEMAS = Accelerator(
@@ -84,6 +145,10 @@ TOOL_SCHEMAS = Accelerator(
     targets=(
         Target("lfx.io.schema", "create_input_schema", frozenset({"266a1eb36651b493"})),
         Target("lfx.base.tools.component_tool", "ComponentToolkit.get_tools", frozenset({"64702c6dbe6bdee2"})),
+        Target("langchain_core.utils.pydantic", "_create_subset_model", frozenset({"414fa0913f93f6be"})),
+        Target("langchain_core.utils.pydantic", "_create_subset_model_v2", frozenset({"c2ef14b70e7636c6"})),
+        Target("langchain_core.tools.base", "_patch_json_schema_cache", frozenset({"23180d83effaafbc"})),
+        Target("langchain_core.tools.base", "BaseTool.tool_call_schema", frozenset({"448c88f43de89ed4"})),
     ),
     install=_install,
 )

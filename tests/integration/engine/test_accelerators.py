@@ -383,6 +383,56 @@ def test_a_schema_is_made_once_for_the_same_inputs() -> None:
 
 
 @pytest.mark.usefixtures("engine")
+def test_what_a_model_is_told_of_a_tool_is_made_once() -> None:
+    from langchain_core.tools import StructuredTool
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+
+    io = importlib.import_module("lfx.io")
+    schema = importlib.import_module("lfx.io.schema")
+
+    def told(description: str, *, off: frozenset[str] = frozenset()) -> tuple[Any, dict[str, Any]]:
+        token = base.OFF.set(off)
+        try:
+            kind = schema.create_input_schema([io.DropdownInput(name="a", info="which", options=["1", "2"])])
+            tool = StructuredTool.from_function(print, name="t", description=description, args_schema=kind)
+            return tool.tool_call_schema, convert_to_openai_tool(tool)
+        finally:
+            base.OFF.reset(token)
+
+    stock = told("first", off=EVERY)[1]
+    (kind, first), (again, second) = told("first"), told("first")
+    assert kind is again
+    assert first == second == stock
+    first["function"]["parameters"]["properties"]["a"]["enum"].append("3")
+    first["function"]["parameters"].setdefault("required", []).append("b")
+    for _ in range(500):  # nothing is put around the class again and again
+        kind_now, body = told("first")
+    assert kind_now is kind
+    assert body == stock
+    other, body = told("second")
+    assert other is not kind
+    assert body["function"]["description"] == "second"
+    kind.__doc__ = "changed"
+    assert told("first")[0] is not kind
+
+
+def test_the_schema_of_a_class_of_ones_own_is_left_alone() -> None:
+    class Own(BaseModel):
+        a: int
+
+    schemas = Schemas(lambda _: Own)
+    made: list[Any] = []
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made.append((args, kwargs))
+        return type("Subset", (BaseModel,), {})
+
+    for _ in range(2):
+        schemas.subset(make, "t", Own, ["a"], fn_description="x")
+    assert made == [(("t", Own, ["a"]), {"fn_description": "x"})] * 2
+
+
+@pytest.mark.usefixtures("engine")
 def test_the_snapshot_of_providers_is_taken_anew_when_they_change() -> None:
     registry = importlib.import_module("lfx.base.models.provider_registry")
     first = registry.get_registry_snapshot()
