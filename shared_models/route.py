@@ -156,6 +156,7 @@ class Accelerators(_Spec):
     request_bodies: bool = True
     untraced_calls: bool = True
     agent_functions: bool = True
+    message_dumps: bool = True
 
     @model_validator(mode="before")
     @classmethod

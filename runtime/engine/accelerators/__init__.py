@@ -20,6 +20,7 @@ from runtime.engine.accelerators.credentials import CREDENTIALS
 from runtime.engine.accelerators.display_text import DISPLAY_TEXT
 from runtime.engine.accelerators.http_clients import HTTP_CLIENTS
 from runtime.engine.accelerators.json_copies import JSON_COPIES
+from runtime.engine.accelerators.message_dumps import MESSAGE_DUMPS
 from runtime.engine.accelerators.model_copies import MODEL_COPIES
 from runtime.engine.accelerators.provider_registry import PROVIDER_REGISTRY
 from runtime.engine.accelerators.request_bodies import REQUEST_BODIES
@@ -46,6 +47,7 @@ ALL: tuple[Accelerator, ...] = (
     REQUEST_BODIES,
     UNTRACED_CALLS,
     AGENT_FUNCTIONS,
+    MESSAGE_DUMPS,
 )
 
 
