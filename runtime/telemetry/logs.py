@@ -114,9 +114,12 @@ class _Bridge(logging.Handler):
             self.handleError(record)
 
 
+def _is_ours(logger: Any) -> bool:
+    return str(getattr(logger, "name", "") or "").startswith(OURS)
+
+
 def _admit(logger: Any, method: str, event: EventDict) -> EventDict:
-    foreign = not str(getattr(logger, "name", "") or "").startswith(OURS)
-    if foreign and _Config.level > logging.DEBUG and method in ("debug", "info"):
+    if not _is_ours(logger) and _Config.level > logging.DEBUG and method in ("debug", "info"):
         raise structlog.DropEvent
     return event
 
@@ -133,7 +136,10 @@ def _in_order(logger: Any, method: str, event: EventDict) -> EventDict:
 
 
 def _mask(logger: Any, method: str, event: EventDict) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", mask(event))
+    # An action word of ours, as the names and times that are added here, is no secret.
+    known = ("timestamp", "level", "logger", "event") if _is_ours(logger) else ("timestamp", "level", "logger")
+    kept = {name: event.pop(name) for name in known if name in event}
+    return kept | cast("dict[str, Any]", mask(event))
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
