@@ -40,6 +40,11 @@ class Registry:
                 self._snapshot = fresh
             return self._snapshot
 
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """That of the last rescan, in this process or in the one that it was forked from."""
+        return self._snapshot
+
     def differs(self) -> bool:
         """Whether the folder may have changed since the last rescan. Reads no file."""
         with self._lock:

@@ -33,8 +33,9 @@ SECOND_LOOK = 0.25
 
 
 async def watch(registry: Registry, *, poll: float = POLL) -> AsyncGenerator[Snapshot, None]:
-    """The snapshot as it is now, then each that differs from the one before. Never ends by itself."""
-    snapshot = await _aside(registry.rescan)
+    """The snapshot that the registry has, or as it is now, then each that differs from the one before. Has no end."""
+    known = registry.snapshot
+    snapshot = await _aside(registry.rescan) if known is None else known
     yield snapshot
     async with aclosing(_stirrings(registry.root, poll=poll)) as stirrings:
         async for _ in stirrings:

@@ -77,7 +77,12 @@ class RouteBook:
         """Create the groups, then register the leases: nothing is read before both."""
         lanes = [lane for lane in self._lanes if not lane.closing]
         new = [lane for lane in lanes if not lane.listening]
-        refused = {lane.name for lane in new if not await self._open(lane)}
+        # All at once, in few round trips. The first failure is raised when none of them is under way any more.
+        opened = await asyncio.gather(*(self._open(lane) for lane in new), return_exceptions=True)
+        for result in opened:
+            if isinstance(result, BaseException):
+                raise result
+        refused = {lane.name for lane, good in zip(new, opened, strict=True) if not good}
         if await lease.watch(self._lanes.keys):
             for lane in new:
                 lane.listening = lane.hungry = lane.name not in refused
