@@ -122,16 +122,32 @@ class Recovery:
 
         Also forgets workers a day after their death, and trims what every group of the stream has settled.
         """
-        repaired, start = 0, "-"
-        while start:
-            reply = await self._connection.run(
-                call("audit", [keys.stream, keys.due, keys.leases, keys.obits], keys.group, start, AUDIT_PAGE)
-            )
-            if reply[0] < 0:
-                raise refuse(reply[0])
-            repaired += reply[0] + reply[1]
-            start = reply[2].decode()
+        (repaired,) = await self.audit_on([keys])
+        if isinstance(repaired, BrokerError):
+            raise repaired
         return repaired
+
+    async def audit_on(self, routes: Sequence[RouteKeys]) -> list[int | BrokerError]:
+        """The same of many routes, a page of each in one round trip; the number or the error for each, in order."""
+        found: list[int | BrokerError] = [0] * len(routes)
+        starts = dict.fromkeys(range(len(routes)), "-")
+        while starts:
+            asked = [_audit(routes[i], start) for i, start in starts.items()]
+            replies = await self._connection.run_all(asked)
+            for i, reply in zip(list(starts), replies, strict=True):
+                start = ""
+                if isinstance(reply, BrokerError):
+                    found[i] = reply
+                elif reply[0] < 0:
+                    found[i] = refuse(reply[0])
+                else:
+                    found[i] += reply[0] + reply[1]
+                    start = reply[2].decode()
+                if start:
+                    starts[i] = start
+                else:
+                    del starts[i]
+        return found
 
     async def _sweep(self, keys: RouteKeys, *args: Any) -> Swept:
         reply = await self._connection.run(
@@ -142,3 +158,7 @@ class Recovery:
         if reply[0] == 2:
             return Swept()  # Redis or this sweeper was away: the others must have time to renew
         return Swept(reply[1], reply[2], tuple(entry_id.decode() for entry_id in reply[3]))
+
+
+def _audit(keys: RouteKeys, start: str) -> Call:
+    return call("audit", [keys.stream, keys.due, keys.leases, keys.obits], keys.group, start, AUDIT_PAGE)

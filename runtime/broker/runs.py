@@ -94,13 +94,17 @@ class Runs:
         (answer,) = await self._connection.run(call("cancel", names, *args))
         return Cancelled(answer)
 
-    async def trim(self, keys: RouteKeys) -> None:
-        """Forget the oldest of the route's list of runs (the records themselves expire)."""
+    async def trim(self, routes: Sequence[RouteKeys]) -> None:
+        """Forget the oldest of each route's list of runs (the records themselves expire), in one round trip."""
         oldest = await self._now() - int(self._retention.runs * 1000)
         await self._connection.pipeline(
             [
-                ("ZREMRANGEBYSCORE", keys.runs, "-inf", oldest),
-                ("ZREMRANGEBYRANK", keys.runs, 0, -self._retention.run_list - 1),
+                command
+                for keys in routes
+                for command in (
+                    ("ZREMRANGEBYSCORE", keys.runs, "-inf", oldest),
+                    ("ZREMRANGEBYRANK", keys.runs, 0, -self._retention.run_list - 1),
+                )
             ]
         )
 

@@ -106,10 +106,13 @@ class Streams:
             raise refuse(code)
         return Retired(code)
 
-    async def thin(self, stream: str, *, life: float) -> int:
-        """Delete entries older than ``life`` seconds, unless a group reads the stream; how many there were."""
-        (deleted,) = await self._connection.run(call("thin", [stream], int(life * 1000)))
-        return int(deleted)
+    async def thin(self, streams: Sequence[str], *, life: float) -> list[int | BrokerError]:
+        """Delete entries older than ``life`` seconds, of each stream that no group reads, in one round trip.
+
+        How many there were, or the error, for each, in order.
+        """
+        replies = await self._connection.run_all([call("thin", [stream], int(life * 1000)) for stream in streams])
+        return [reply if isinstance(reply, BrokerError) else int(reply[0]) for reply in replies]
 
     async def counts(self, keys: Sequence[RouteKeys], dead_letters: Sequence[str]) -> list[StreamCounts]:
         """How each route stands, in order; ``dead_letters`` names each one's dead-letter stream.

@@ -96,8 +96,8 @@ class Reader:
 
     def _flow_file(self, path: Path, specs: Sequence[Path], listing: Listing, found: Found) -> None:
         try:
-            if listing.stamps[path][2] > MAX_FILE:
-                raise FlowInvalid(f"has {listing.stamps[path][2]:,} bytes; a flow file may have at most {MAX_FILE:,}")
+            if (size := listing.sizes[path]) > MAX_FILE:
+                raise FlowInvalid(f"has {size:,} bytes; a flow file may have at most {MAX_FILE:,}")
             raw = path.read_bytes()
             zipped = path.suffix.lower() == ".zip"
             flows = self._once(path, raw, lambda: read_flows(raw, zipped=zipped))
@@ -110,7 +110,7 @@ class Reader:
             found.problems.append(Problem(path, name, error.code, f"{self.shown(path)} {error.message}"))
             found.broken_paths[path] = error.message
             return
-        stored = listing.stored.get(path.with_name(path.stem + FILES_SUFFIX), {})
+        stored = listing.attachments.get(path.with_name(path.stem + FILES_SUFFIX), {})
         place = _Place(path, spec, _files_version(stored))
         if len(flows) == 1 and flows[0].title is None:
             self._add(slug(path.stem), flows[0], place, found)

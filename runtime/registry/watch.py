@@ -28,23 +28,39 @@ T = TypeVar("T")
 POLL = 1.0
 """Seconds between looks, half of the time within which a change has to take effect."""
 
+STEP = 250
+"""Milliseconds between looks at what the system has told, in the watching library's own thread."""
+
 SECOND_LOOK = 0.25
 """Seconds after which a vanished file is believed to be gone: some editors remove a file before they write it anew."""
 
 
-async def watch(registry: Registry, *, poll: float = POLL) -> AsyncGenerator[Snapshot, None]:
-    """The snapshot that the registry has, or as it is now, then each that differs from the one before. Has no end."""
+async def watch(
+    registry: Registry,
+    *,
+    poll: float = POLL,
+    stirrings: AsyncGenerator[None, None] | None = None,
+    looked: Callable[[], None] = lambda: None,
+) -> AsyncGenerator[Snapshot, None]:
+    """The snapshot that the registry has, or as it is now, then each that differs from the one before. Has no end.
+
+    One process may watch for others that look at the same folder: ``looked`` is called after each look that found a
+    change, and what it tells leads to a look of the others', as their ``stirrings``. A change that comes after such a
+    look is found by the next one; so the others, who look later, miss none.
+    """
     known = registry.snapshot
     snapshot = await _aside(registry.rescan) if known is None else known
     yield snapshot
-    async with aclosing(_stirrings(registry.root, poll=poll)) as stirrings:
-        async for _ in stirrings:
+    async with aclosing(stirrings or _stirrings(registry.root, poll=poll)) as stirs:
+        async for _ in stirs:
             if not await _aside(registry.differs):
                 continue
             fresh = await _aside(registry.rescan)
+            looked()
             if snapshot.routes.keys() - fresh.routes.keys():
                 await asyncio.sleep(SECOND_LOOK)
                 fresh = await _aside(registry.rescan)
+                looked()
             if fresh is not snapshot:
                 snapshot = fresh
                 yield snapshot
@@ -86,7 +102,7 @@ async def _stirrings(root: Path, *, poll: float) -> AsyncGenerator[None, None]:
                 root,
                 watch_filter=None,
                 debounce=300,
-                step=100,
+                step=STEP,
                 rust_timeout=round(poll * 1000),
                 yield_on_timeout=True,
                 force_polling=False,

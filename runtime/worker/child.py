@@ -9,7 +9,7 @@ import random
 import resource
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,13 +65,22 @@ class ChildContext:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the supervisor tells: to end, to end at once, to dead-letter what killed its workers, to look at a route."""
+    """What the supervisor tells: to end, to end at once, to dead-letter what killed its workers, where to look."""
 
     drain: asyncio.Event = field(default_factory=asyncio.Event)
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     condemned: Condemned = field(default_factory=deque)
     news: list[Callable[[RouteKeys], None]] = field(default_factory=list)
     """Called where a route has something to fetch."""
+    folder: asyncio.Event = field(default_factory=asyncio.Event)
+    """The flows folder has changed."""
+
+    async def stirrings(self) -> AsyncGenerator[None, None]:
+        """Something whenever the folder has changed."""
+        while True:
+            await self.folder.wait()
+            self.folder.clear()
+            yield
 
 
 def main(spec: ChildSpec, sock: socket.socket, context: ChildContext) -> int:
@@ -95,6 +104,8 @@ async def _run(spec: ChildSpec, sock: socket.socket, context: ChildContext, cloc
             told.drain.set()
         if "hurry" in message:
             told.hurry.set()
+        if "folder" in message:
+            told.folder.set()
         if "look" in message:
             for look in told.news:
                 look(RouteKeys(*message["look"]))
@@ -145,6 +156,7 @@ async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, told:
         slot=context.board.slot(spec.slot),
         clock=clock,
         condemned=told.condemned,
+        stirrings=told.stirrings,
         on_news=told.news.append,
         archive=Archive.open(settings.archive),
         tell=channel.tell,

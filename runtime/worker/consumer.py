@@ -273,7 +273,8 @@ class Consumer:
         """Until there is something to fetch: news on a stream, a due time, a free slot, a change of the lanes."""
         now = time.monotonic()
         lanes = [lane for lane in self._lanes if lane.readable]
-        quiet = [lane for lane in lanes if self._room(lane) > 0]
+        # Whoever runs nothing has room everywhere: that need not be asked of every lane.
+        quiet = [lane for lane in lanes if self._room(lane) > 0] if self._limiter.used else lanes
         if not quiet and self._slot is not None:
             self._slot.polled()  # there is nothing to look for: every place is taken
         times = [self._next_glance, self._next_reconcile, *(lane.next_look for lane in quiet)]

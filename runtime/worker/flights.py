@@ -83,6 +83,7 @@ class Flights:
 
     def __init__(self) -> None:
         self._flights: dict[asyncio.Task[None], Flight] = {}
+        self._some = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -93,12 +94,17 @@ class Flights:
     def add(self, task: asyncio.Task[None], flight: Flight) -> None:
         """Keep the task of a delivery, so that it is neither collected nor forgotten."""
         self._flights[task] = flight
+        self._some.set()
         task.add_done_callback(self._end)
 
     def abort_all(self, why: Abort) -> None:
         """Tell every run to stop."""
         for flight in self._flights.values():
             flight.end(why)
+
+    async def some(self) -> None:
+        """Wait until anything is in hand."""
+        await self._some.wait()
 
     async def empty(self, timeout: float | None) -> bool:  # noqa: ASYNC109  the caller's deadline is a plain number
         """Wait until nothing is in hand; False if ``timeout`` seconds were not enough."""
@@ -112,6 +118,8 @@ class Flights:
 
     def _end(self, task: asyncio.Task[None]) -> None:
         flight = self._flights.pop(task)
+        if not self._flights:
+            self._some.clear()
         if not task.cancelled() and (error := task.exception()) is not None:
             # A fault of ours. The entry is still pending to this worker: it is found again by the reconciler, and its
             # attempts are counted, so that it ends in the dead letters and not in a circle.

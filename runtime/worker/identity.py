@@ -12,7 +12,7 @@ import os
 import platform
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,8 @@ class Resources:
     """Tells the supervisor something, if there is one."""
     leaves_exclusive: bool = False
     """Routes that want a process of their own are another's."""
+    stirrings: Callable[[], AsyncGenerator[None, None]] | None = None
+    """When to look at the flows folder, where another process watches it; else it is watched here."""
     on_news: Callable[[Callable[[RouteKeys], None]], None] = lambda _: None
     """Takes what is to be called where the supervisor knows that a route has something to fetch."""
     condemned: Condemned = field(default_factory=deque)
@@ -207,7 +209,8 @@ class Identity:
 
     async def _serve(self, on_ready: OnReady | None) -> None:
         """Load the flows, read their streams, follow the folder."""
-        snapshots = watch(self._with.registry)
+        stirrings = self._with.stirrings
+        snapshots = watch(self._with.registry, stirrings=stirrings() if stirrings else None)
         try:
             await self._apply(await anext(snapshots))
             with contextlib.suppress(HeadraceError):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import structlog
 
 from runtime.archive.archive import Archive
 from runtime.broker.client import Broker
-from runtime.errors import GroupMissing
+from runtime.errors import BrokerError, GroupMissing
 from runtime.settings import Settings
 from runtime.worker.lanes import Lane, Lanes
 from runtime.worker.loop import PeriodicLoop
-from shared_models.errors import HeadraceError
 
 log = structlog.get_logger("headrace.worker")
 
@@ -41,14 +41,9 @@ class Janitor(PeriodicLoop):
 
     async def tick(self) -> None:
         """One round over the lanes, and now and then over the archive."""
-        problem: HeadraceError | None = None
-        for lane in self._lanes:
-            if lane.listening:
-                try:
-                    await self._audit(lane)
-                except HeadraceError as error:
-                    problem = error  # of a cluster's servers one may be away
-        if problem is not None:
+        lanes = [lane for lane in self._lanes if lane.listening]
+        problems = [await self._audit(lanes), await self._thin(lanes)]
+        if (problem := problems[0] or problems[1]) is not None:
             raise problem
         await self._tell_left_behind()
         await self._broker.fleet.prune()
@@ -85,14 +80,25 @@ class Janitor(PeriodicLoop):
                     f"if nothing else needs it: headrace flows retire {stream} {group.name}",
                 )
 
-    async def _audit(self, lane: Lane) -> None:
-        try:
-            repaired = await self._broker.recovery.audit(lane.keys)
-        except GroupMissing:
-            return  # the consumer re-creates it
-        await self._broker.runs.trim(lane.keys)
-        if lane.active is not None and (results := lane.active.route.results) not in lane.read:
-            await self._broker.streams.thin(results, life=self._life)
-        if repaired:
-            lane.hungry = True
-            log.warning("entries.repaired", route=lane.name, entries=repaired)
+    async def _audit(self, lanes: Sequence[Lane]) -> BrokerError | None:
+        """Repair every lane, whatever becomes of another: of a cluster's servers one may be away. The last error."""
+        problem = None
+        found = await self._broker.recovery.audit_on([lane.keys for lane in lanes])
+        for lane, repaired in zip(lanes, found, strict=True):
+            if isinstance(repaired, GroupMissing):
+                continue  # the consumer re-creates it
+            if isinstance(repaired, BrokerError):
+                problem = repaired
+            elif repaired:
+                lane.hungry = True
+                log.warning("entries.repaired", route=lane.name, entries=repaired)
+        await self._broker.runs.trim([lane.keys for lane in lanes])
+        return problem
+
+    async def _thin(self, lanes: Sequence[Lane]) -> BrokerError | None:
+        """Delete results that nobody reads and that have had their time. The last error."""
+        results = dict.fromkeys(
+            name for lane in lanes if lane.active and (name := lane.active.route.results) not in lane.read
+        )
+        thinned = await self._broker.streams.thin(list(results), life=self._life)
+        return next((one for one in thinned if isinstance(one, BrokerError)), None)

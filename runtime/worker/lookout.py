@@ -29,7 +29,8 @@ class Lookout(PeriodicLoop):
         self._flights = flights
 
     async def tick(self) -> None:
-        """Look once."""
+        """Look once, when there is anything to look for."""
+        await self._flights.some()
         under_way = [
             (flight, attempt)
             for flight in self._flights

@@ -58,9 +58,9 @@ class PeriodicLoop(ABC):
         self._wake.set()
 
     async def _pause(self, seconds: float) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
         try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+            await self._wake.wait()
+        finally:
+            timer.cancel()
         self._wake.clear()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
+from runtime.errors import BrokerError, BrokerUnavailable
 from runtime.settings import WorkerSettings
 from runtime.worker.board import boot_time
 from runtime.worker.children import Children
@@ -52,12 +53,19 @@ class Outlook:
     async def _waits(self, keys: Sequence[RouteKeys]) -> bool:
         if not keys:
             return False
+        seen = await self._broker.reader.glance([(key, "") for key in keys])
+        for one in seen:
+            if isinstance(one, BrokerUnavailable):
+                raise one
+        self._renewals.answered = boot_time()
+        keys = [key for key, one in zip(keys, seen, strict=True) if one == 0 or isinstance(one, BrokerError)]
+        if not keys:
+            return False
         known = await self._broker.fleet.routes()
         ready = {(entry.stream, entry.group) for entry in known.values() if entry.ready}
         keys = [key for key in keys if (key.stream, key.group) in ready]
         counts = await self._broker.streams.counts(keys, [key.stream for key in keys])
         blocked = await self._broker.streams.blocked(keys)
-        self._renewals.answered = boot_time()
         pairs = zip(counts, blocked, strict=True)
         return any(count.oldest_waiting_ms is not None and block is None for count, block in pairs)
 

@@ -44,14 +44,24 @@ class Reporter(PeriodicLoop):
         self._worker = worker
         self._concurrency = concurrency
         self._started = time.time_ns() // 1_000_000
+        self._entries: dict[str, tuple[tuple[object, ...], RouteEntry]] = {}
         self.draining = False
 
     async def tick(self) -> None:
         """One report."""
         lanes = [lane for lane in self._lanes if not lane.closing]
         routes = self._book.snapshot.routes
-        await self._broker.fleet.register([_entry(lane, routes[lane.name]) for lane in lanes if lane.name in routes])
+        self._entries = {lane.name: self._entry(lane, routes[lane.name]) for lane in lanes if lane.name in routes}
+        await self._broker.fleet.register([entry for _, entry in self._entries.values()])
         await self._broker.fleet.report(self._report(lanes), ttl=TTL)
+
+    def _entry(self, lane: Lane, route: Route) -> tuple[tuple[object, ...], RouteEntry]:
+        """What is told of a lane, made anew where what it is made of has changed: it is told every few seconds."""
+        made_of = (route, lane.keys, lane.active, lane.refused, lane.stale, lane.needs)
+        before = self._entries.get(lane.name)
+        if before is not None and all(a is b for a, b in zip(before[0], made_of, strict=True)):
+            return before
+        return made_of, _entry(lane, route)
 
     def _report(self, lanes: list[Lane]) -> WorkerReport:
         return WorkerReport(

@@ -130,11 +130,11 @@ class Supervisor:
         self._roles.begin(self._renewals.run(), "renewals")
         self._roles.begin(self._hangs.run(), "hangs")
         self._roles.begin(self._zygote.watch(self._settings.start_timeout), "zygote")
-        self._roles.begin(self._outlook.run(), "outlook")
         self._roles.begin(self._watch_folder(), "folder")
         self._roles.begin(self._be_admitted(), "admission")
         self._roles.begin(self._await_orphans(), "orphans")
         if (port := self._settings.probe_port) is not None:
+            self._roles.begin(self._outlook.run(), "outlook")
             self._roles.begin(ProbeServer(self._settings.probe_host, port, self.view).run(), "probes")
 
     def _role_failed(self) -> None:
@@ -305,8 +305,11 @@ class Supervisor:
     # --- the folder -------------------------------------------------------------------------------------------------
 
     async def _watch_folder(self) -> None:
-        """Know which routes want a process of their own; one whose route no longer does is drained."""
-        async for snapshot in watch(self._registry):
+        """Know which routes want a process of their own; one whose route no longer does is drained.
+
+        The children look at the folder when this finds a change, so that an idle one costs one look and not many.
+        """
+        async for snapshot in watch(self._registry, looked=self._tell_of_folder):
             routes = [route for route in snapshot.routes.values() if not self._only or route.name in self._only]
             self._exclusive = frozenset(route.name for route in routes if route.spec.isolation == "exclusive")
             for child in self._children:
@@ -315,3 +318,7 @@ class Supervisor:
                     child.channel.tell({"drain": True})
             self._folder_known.set()
             self._changed.set()
+
+    def _tell_of_folder(self) -> None:
+        for child in self._children:
+            child.channel.tell({"folder": True})

@@ -374,6 +374,16 @@ async def test_a_new_child_keeps_the_last_good_version_of_a_broken_file(server_u
             assert (await c.run(KEYS, event)).status is RunStatus.COMPLETED
 
 
+async def test_a_new_flow_reaches_every_child_though_the_supervisor_alone_watches(server_url, flows, ledger):
+    async with client(server_url) as c:
+        with worker_process(server_url, flows, ledger, processes=2, concurrency=1) as worker:
+            write_flow(flows, "late")
+            events = [await c.send("flows:late", {"input_value": "x", "sleep": 1.0}) for _ in range(2)]
+            begun = [(await started(ledger, event))[0] for event in events]
+            assert worker.end() == 0
+    assert len({line["pid"] for line in begun}) == 2
+
+
 async def test_a_flow_whose_load_never_ends_is_unready_and_holds_up_no_other(server_url, flows, ledger):
     write_flow(flows, "stuck")
     async with client(server_url) as c:

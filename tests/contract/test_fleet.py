@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from runtime.broker.client import Broker
 from runtime.broker.fleet import RouteEntry, WorkerReport
 from runtime.broker.keys import FLEET_SEEN, FLEET_WORKERS
@@ -32,6 +34,17 @@ async def test_routes(broker: Broker) -> None:
     assert len({*entries, *found.values()}) == 2  # commands keep them in sets
     await broker.fleet.forget("b")
     assert list(await broker.fleet.routes()) == ["a"]
+
+
+async def test_routes_are_told_again_as_they_are_by_then(broker: Broker) -> None:
+    same, changed = (RouteEntry(name, f"flows:{name}", "headrace", "d", "r") for name in ("same", "changed"))
+    await broker.fleet.register([same, changed])
+    await raw(broker, "FLUSHALL")
+    now = replace(changed, ready=False, reason="no key")
+    await broker.fleet.register([same, now])
+    assert await broker.fleet.routes() == {"changed": now, "same": same}
+    await broker.fleet.register([changed])
+    assert await broker.fleet.routes() == {"changed": changed, "same": same}
 
 
 async def test_reports_of_other_versions(broker: Broker) -> None:

@@ -357,6 +357,23 @@ async def test_audit_gives_parked_entries_a_due_time_and_forgets_the_deleted(bro
     assert len(await hand.fetch(2000)) == 1197
 
 
+async def test_an_audit_of_many_routes_each_with_its_own_answer(broker: Broker) -> None:
+    routes = [RouteKeys(f"flows:{n}", "headrace") for n in range(4)]
+    for keys in routes[:2]:
+        hand = await Hand.ready(broker, "w1", keys)
+        for n in range(600):
+            await send(broker, f"e{n}", stream=keys.stream)
+        ids = [delivery.entry_id for delivery in await hand.fetch(600)]
+        await broker.leases.unstarted(keys, worker="w1", ids=ids)
+    await raw(broker, "DEL", routes[0].due)
+    await raw(broker, "SET", routes[3].stream, "x")
+    found = await broker.recovery.audit_on(routes)
+    assert found[:2] == [600, 0]
+    assert isinstance(found[2], GroupMissing)
+    assert isinstance(found[3], BrokerError)
+    assert await broker.recovery.audit_on([]) == []
+
+
 async def test_audit_buries_the_dead_after_a_day(broker: Broker) -> None:
     hand = await Hand.ready(broker)
     old, young = -(await now(broker) - 90_000_000), -(await now(broker) - 80_000_000)

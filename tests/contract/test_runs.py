@@ -108,7 +108,7 @@ async def test_trim(broker: Broker) -> None:
     at = await now(broker)
     for n in range(10):
         await raw(broker, "ZADD", KEYS.runs, at - n * 30_000, f"e{n}")
-    await small.runs.trim(KEYS)
+    await small.runs.trim([KEYS])
     assert await raw(broker, "ZRANGE", KEYS.runs, 0, -1) == [b"e2", b"e1", b"e0"]
 
 

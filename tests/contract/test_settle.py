@@ -294,12 +294,12 @@ async def test_results_are_kept_a_day_where_no_group_reads_them(broker: Broker) 
     for at in (1, 2, await now(broker)):
         await raw(broker, "XADD", RESULTS, f"{at}-1", "n", at)
     await raw(broker, "XGROUP", "CREATE", RESULTS, "readers", "$")
-    assert await broker.streams.thin(RESULTS, life=86400.0) == 0
+    assert await broker.streams.thin([RESULTS], life=86400.0) == [0]
     await raw(broker, "XGROUP", "DESTROY", RESULTS, "readers")
-    assert await broker.streams.thin(RESULTS, life=86400.0) == 2
+    assert await broker.streams.thin([RESULTS], life=86400.0) == [2]
     assert await raw(broker, "XLEN", RESULTS) == 1
     await raw(broker, "SET", "text", "x")
-    assert [await broker.streams.thin(name, life=1.0) for name in ("text", "nothing")] == [0, 0]
+    assert await broker.streams.thin(["text", "nothing"], life=1.0) == [0, 0]
 
 
 async def test_a_stream_that_a_route_reads_does_not_expire(broker: Broker) -> None:

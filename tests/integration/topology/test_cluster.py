@@ -129,7 +129,7 @@ async def test_the_commands_of_a_route_work_on_a_cluster(broker: Broker) -> None
     for delivery in await other.fetch():
         await other.complete(await other.begin(delivery))
     assert await entries(broker, STREAM) == []
-    await broker.runs.trim(KEYS)
+    await broker.runs.trim([KEYS])
     await broker.leases.leave(KEYS, worker="w2")
 
 

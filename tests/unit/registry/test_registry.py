@@ -265,4 +265,4 @@ def test_a_great_many_stored_files_do_not_make_a_look_slow(flows: Folder, monkey
     monkeypatch.setattr(files, "MAX_STORED", 5)
     for number in range(9):
         flows.write(f"a.files/{number}", "x")
-    assert len(files.look(flows.root).stored[flows.root / "a.files"]) == 5
+    assert len(files.look(flows.root).attachments[flows.root / "a.files"]) == 5

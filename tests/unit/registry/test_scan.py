@@ -47,6 +47,13 @@ def test_a_spec_beside_it(flows: Folder) -> None:
     assert (route.spec_path, route.spec_version) == (spec, hashlib.sha256(spec.read_bytes()).hexdigest())
 
 
+def test_only_names_with_the_ending_of_a_flow_are_flows(flows: Folder) -> None:
+    for name in ("json", "zip", "yaml", "a.", "b.json.bak", "c.jsonl", "sub.json/README"):
+        flows.flow(name)
+    flows.flow("d.JSON")
+    assert sorted(scan(flows.root).routes) == ["d"]
+
+
 def test_sub_folders_are_read_and_hidden_names_are_not(flows: Folder) -> None:
     flows.flow("team/deep/a.json")
     flows.flow("b.JSON")

@@ -146,6 +146,34 @@ async def test_an_editor_that_removes_a_file_before_it_writes_it_does_not_end_th
         assert (await follower.next()).routes["a"].flow_name == "saved"
 
 
+async def test_one_process_watches_for_others(flows: Folder) -> None:
+    """What the first one's look has found leads to a look of the second, and to nothing where nothing has changed."""
+    flows.flow("a.json")
+    flows.age()
+    told: asyncio.Queue[None] = asyncio.Queue()
+    looks = 0
+
+    async def stirrings() -> AsyncGenerator[None, None]:
+        nonlocal looks
+        while True:
+            await told.get()
+            looks += 1
+            yield
+
+    first = watch(Registry(flows.root), poll=0.1, looked=lambda: told.put_nowait(None))
+    second = watch(Registry(flows.root), stirrings=stirrings())
+    async with aclosing(first), aclosing(second):
+        watching, behind = Follower(first), Follower(second)
+        await watching.next()
+        await behind.next()
+        waits = asyncio.create_task(behind.next())
+        following = asyncio.create_task(watching.next())
+        flows.flow("b.json")
+        assert sorted((await following).routes) == ["a", "b"]
+        assert sorted((await waits).routes) == ["a", "b"]
+        assert looks >= 1
+
+
 async def test_what_changes_nothing_is_no_snapshot(flows: Folder) -> None:
     flows.flow("a.json")
     async with following(flows.root, poll=0.2) as follower:
