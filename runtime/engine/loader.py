@@ -11,6 +11,7 @@ from typing import Any
 from lfx.graph.graph.base import Graph
 
 from runtime.engine import catalog, family
+from runtime.engine.accelerators.json_copies import packed
 from runtime.engine.base import FlowSource
 from runtime.engine.bindings import Bindings, standard_bindings, variables_of
 from runtime.engine.bundles import load_providers
@@ -118,6 +119,7 @@ def _graph(source: FlowSource, view: Export, user_id: str) -> Any:
     needs = [problem for vertex in graph.vertices if (problem := _try_component(vertex, user_id, saved))]
     if needs:
         raise FlowUnready(needs=tuple(dict.fromkeys(needs)))
+    graph.raw_graph_data = packed(graph.raw_graph_data)
     return graph
 
 

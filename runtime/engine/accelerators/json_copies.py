@@ -3,12 +3,14 @@
 Why: each run copies the whole flow twice with ``copy.deepcopy``, which keeps account of every object for the sake of
 cycles and classes that JSON does not have.
 Safe because: the copier copies plain dicts and lists and takes texts, numbers, booleans and None as they are. Anything
-else, and what is nested beyond reason, goes to ``copy.deepcopy`` as before.
+else, and what is nested beyond reason, goes to ``copy.deepcopy`` as before. What is copied for every run is kept packed
+by ``marshal``, which knows these types exactly and refuses all others; packing and unpacking are the same process's.
 """
 
 from __future__ import annotations
 
 import copy
+import marshal
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +35,31 @@ def copy_json(value: Any) -> Any:
     raise NotJSONError
 
 
+class Packed(dict[str, Any]):
+    """JSON that is copied again and again, and never changed. Copies are plain dicts."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        """Raises ValueError for what ``marshal`` does not pack."""
+        super().__init__(value)
+        self._bytes = marshal.dumps(value)
+
+    def unpack(self) -> dict[str, Any]:
+        """A copy that shares nothing that can be changed."""
+        made: dict[str, Any] = marshal.loads(self._bytes)  # noqa: S302  made above, in this process
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return copy.deepcopy(dict(self), memo)
+
+
+def packed(value: Any) -> Any:
+    """``value`` packed, if it is plain JSON; else as it is."""
+    try:
+        return Packed(value) if type(value) is dict and copy_json(value) == value else value
+    except (NotJSONError, RecursionError, ValueError):
+        return value
+
+
 class _Copy(ModuleType):
     """Stands in for the ``copy`` module within one module of the engine."""
 
@@ -45,6 +72,8 @@ class _Copy(ModuleType):
 
     def deepcopy(self, value: Any, memo: dict[int, Any] | None = None) -> Any:
         """As ``copy.deepcopy``."""
+        if type(value) is Packed and not self._patches.off:
+            return value.unpack()
         if type(value) is dict and "nodes" in value and "edges" in value and not self._patches.off:
             try:
                 return copy_json(value)

@@ -1,9 +1,11 @@
-"""Send the body of a chat request as it was made.
+"""Send a chat request as it was made, and without asking again on what machine.
 
 Why: OpenAI's client walks through every body by its types, for fields that have another name or form on the wire: a
-twentieth of a run, and more where an agent's tools are in each request.
+twentieth of a run, and more where an agent's tools are in each request. And each new client goes to a thread to ask the
+machine its name, for a header.
 Safe because: no type of a chat request has such a field, which is looked for in their texts; what is not plain JSON
-goes the client's own way; what was not given is left out, and the body is a copy, as there.
+goes the client's own way; what was not given is left out, and the body is a copy, as there. The machine's answer is the
+same for the life of the process.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from runtime.engine.accelerators.base import Accelerator, Patches, Target
 from runtime.engine.accelerators.json_copies import NotJSONError, copy_json
 
 _MODULE = "openai.resources.chat.completions.completions"
+_CLIENT = "openai._base_client"
 _TYPES = "openai.types.chat.completion_create_params"
 _RENAMES = "PropertyInfo"
 """What the client's types say such a field with."""
@@ -40,6 +43,25 @@ def _install(patches: Patches) -> None:
         patches.replace(module, "async_maybe_transform", functools.partial(_async_maybe, fitting))
 
     patches.at_import(_MODULE, put)
+    patches.at_import(_CLIENT, functools.partial(_know_platform, patches))
+
+
+def _know_platform(patches: Patches, client: ModuleType) -> None:
+    ask = client.get_platform
+    known = functools.cache(ask)
+
+    async def answer() -> Any:
+        return known()
+
+    def make(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def asyncify(function: Any) -> Any:
+            return answer if function is ask and not patches.off else original(function)
+
+        return asyncify
+
+    patches.replace(client, "asyncify", make)
+    known()
 
 
 def _renaming(types: Path) -> str | None:
@@ -83,6 +105,8 @@ REQUEST_BODIES = Accelerator(
         Target("openai._utils._transform", "async_maybe_transform", frozenset({"3a03d87cc23cae60"})),
         Target("openai._utils._transform", "_async_transform_recursive", frozenset({"8739ce5d500aff1e"})),
         Target("openai._utils._transform", "_async_transform_typeddict", frozenset({"6c99c70f58cebeec"})),
+        Target(_CLIENT, "get_platform", frozenset({"5c1ccabc534106d7"})),
+        Target("openai._utils._sync", "asyncify", frozenset({"b988f7e38e6b7e59"})),
     ),
     install=_install,
     package="openai",

@@ -27,6 +27,7 @@ from runtime.engine.accelerators import (
     agent_functions,
     base,
     http_clients,
+    json_copies,
     message_dumps,
     model_copies,
     request_bodies,
@@ -332,6 +333,31 @@ def test_copies_of_json_are_equal_and_share_nothing() -> None:
     for other in ((1, 2), {1, 2}, object(), {"a": (1,)}):
         with pytest.raises(NotJSONError):
             copy_json(other)
+
+
+def test_what_is_packed_unpacks_to_an_equal_copy() -> None:
+    value = {"nodes": [{"a": [1, 2.5, None, True, "x\ud800", 10**30], "é": {}}], "edges": []}
+    kept = json_copies.packed(value)
+    assert type(kept) is json_copies.Packed and kept == value
+    for made in (kept.unpack(), copy.deepcopy(kept)):
+        assert type(made) is dict and repr(made) == repr(value)
+        made["nodes"][0]["a"].append(1)
+        assert kept == value
+    for other in ({"a": (1,)}, {"a": object()}, [1], {"a": enum}):
+        assert json_copies.packed(other) is other
+
+
+async def test_a_flow_is_packed_and_its_copies_are_plain(run: Runner) -> None:
+    template = await run.load(flows.hello())
+    assert type(template.graph.raw_graph_data) is json_copies.Packed
+    for off in (frozenset(), EVERY):
+        token = base.OFF.set(off)
+        try:
+            graph = template.copy(user_id="u", edit=lambda _: None)
+        finally:
+            base.OFF.reset(token)
+        assert type(graph.raw_graph_data) is dict
+        assert graph.raw_graph_data == template.graph.raw_graph_data
 
 
 @pytest.mark.usefixtures("engine")
@@ -689,6 +715,17 @@ async def test_a_request_goes_out_as_the_client_would_send_it() -> None:
     sent = await completions.async_maybe_transform(body, Params)
     sent["messages"][0]["content"].append("changed on the way")
     assert len(body["messages"][0]["content"]) == 1
+
+
+@pytest.mark.usefixtures("engine")
+async def test_the_machines_name_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    from openai import _base_client
+    from openai._utils import _sync
+
+    monkeypatch.setattr(_sync, "to_thread", lambda *_: pytest.fail("it went to a thread"))
+    assert await _base_client.asyncify(_base_client.get_platform)() == _base_client.get_platform()
+    with pytest.raises(pytest.fail.Exception):
+        await _base_client.asyncify(len)("abc")
 
 
 def test_a_request_whose_types_rename_a_field_is_left_to_the_client(tmp_path: Path) -> None:
