@@ -76,7 +76,8 @@ class Told:
     """The flows folder has changed."""
 
     async def stirrings(self) -> AsyncGenerator[None, None]:
-        """Something whenever the folder has changed."""
+        """Something at first, since the folder may have changed while this began, and whenever it has changed."""
+        self.folder.set()
         while True:
             await self.folder.wait()
             self.folder.clear()

@@ -19,6 +19,7 @@ from runtime.registry import watch as watching
 from runtime.registry.registry import Registry
 from runtime.registry.snapshot import Snapshot
 from runtime.registry.watch import watch
+from runtime.worker.child import Told
 from tests.unit.registry.folder import Folder, export
 from tests.unit.registry.test_registry import configmap
 
@@ -172,6 +173,18 @@ async def test_one_process_watches_for_others(flows: Folder) -> None:
         assert sorted((await following).routes) == ["a", "b"]
         assert sorted((await waits).routes) == ["a", "b"]
         assert looks >= 1
+
+
+async def test_what_changed_while_a_child_began_is_seen(flows: Folder) -> None:
+    """It has the snapshot that was made before its fork; nobody tells it of what came before it could be told."""
+    flows.flow("a.json")
+    registry = Registry(flows.root)
+    made = registry.rescan()
+    flows.flow("b.json")
+    async with aclosing(watch(registry, stirrings=Told().stirrings())) as snapshots:
+        follower = Follower(snapshots)
+        assert await follower.next() is made
+        assert sorted((await follower.next()).routes) == ["a", "b"]
 
 
 async def test_what_changes_nothing_is_no_snapshot(flows: Folder) -> None:
