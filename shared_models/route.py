@@ -158,6 +158,7 @@ class Accelerators(_Spec):
     untraced_calls: bool = True
     agent_functions: bool = True
     message_dumps: bool = True
+    debug_texts: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -17,6 +17,7 @@ from runtime.engine.accelerators.base import Accelerator, Patches
 from runtime.engine.accelerators.classes import CLASSES
 from runtime.engine.accelerators.container_host import CONTAINER_HOST
 from runtime.engine.accelerators.credentials import CREDENTIALS
+from runtime.engine.accelerators.debug_texts import DEBUG_TEXTS
 from runtime.engine.accelerators.display_text import DISPLAY_TEXT
 from runtime.engine.accelerators.http_clients import HTTP_CLIENTS
 from runtime.engine.accelerators.json_copies import JSON_COPIES
@@ -48,6 +49,7 @@ ALL: tuple[Accelerator, ...] = (
     UNTRACED_CALLS,
     AGENT_FUNCTIONS,
     MESSAGE_DUMPS,
+    DEBUG_TEXTS,
 )
 
 

@@ -139,21 +139,28 @@ class Patches:
 @cache
 def fingerprint(module: str, name: str) -> str | None:
     """The first 16 hex digits of the SHA-256 of the source text of ``name`` in ``module``'s installed file."""
-    path = _source_file(module)
-    if path is None:
+    try:
+        node, path = definition(module, name)
+    except LookupError:
         return None
-    tree, lines = _parsed(path)
-    node: ast.AST | None = tree
-    for part in name.split("."):
-        node = next((child for child in getattr(node, "body", ()) if getattr(child, "name", None) == part), None)
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return None
+    lines = _parsed(path)[1]
     first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
     # Columns count bytes. Not ast.get_source_segment, which splits the whole file for each: half a second for all.
     segment = lines[first : last + 1]
     segment[-1] = segment[-1][: node.end_col_offset]
     segment[0] = segment[0][node.col_offset :]
     return hashlib.sha256(b"".join(segment)).hexdigest()[:16]
+
+
+def definition(module: str, name: str) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, Path]:
+    """The definition of ``name`` in ``module``'s installed file, and that file. Raises LookupError. Imports nothing."""
+    path = _source_file(module)
+    node: ast.AST | None = None if path is None else _parsed(path)[0]
+    for part in name.split("."):
+        node = next((child for child in getattr(node, "body", ()) if getattr(child, "name", None) == part), None)
+    if path is None or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        raise LookupError(f"{module}.{name} does not exist")
+    return node, path
 
 
 @cache

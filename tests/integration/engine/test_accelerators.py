@@ -26,6 +26,7 @@ from runtime.engine.accelerators import (
     Installed,
     agent_functions,
     base,
+    debug_texts,
     http_clients,
     json_copies,
     message_dumps,
@@ -745,6 +746,47 @@ def test_a_client_that_is_not_as_it_was_can_be_imported_all_the_same(monkeypatch
     with structlog.testing.capture_logs() as logs:
         hooks[0](Path)  # has no maybe_transform
     assert [(line["event"], "KeyError" in line["reason"]) for line in logs] == [("accelerator.aside", True)]
+
+
+class Loud(str):
+    """A text that counts how often it is written out."""
+
+    told = 0
+
+    def __repr__(self) -> str:
+        Loud.told += 1
+        return super().__repr__()
+
+    __str__ = __repr__
+
+
+def debugged(words: list[str]) -> str:
+    """For the next test."""
+    logger = structlog.get_logger()
+    logger.debug(f"words {words}")
+    if words:
+        logger.debug("once more %s", words)
+    else:
+        raise LookupError("no words")
+    logger.info("told")
+    return words[0]
+
+
+def test_a_functions_debug_lines_alone_are_left_out() -> None:
+    short = debug_texts.without_debug(importlib.import_module(__name__), "debugged")
+    Loud.told = 0
+    with structlog.testing.capture_logs() as logs:
+        assert short([Loud("a")]) == debugged(["a"]) == "a"
+    assert [line["event"] for line in logs] == ["told", "words ['a']", "once more ['a']", "told"]
+    assert Loud.told == 0
+    with pytest.raises(LookupError, match="no words") as caught:
+        short([])
+    with pytest.raises(LookupError) as stock:
+        debugged([])
+    assert caught.traceback[-1].lineno == stock.traceback[-1].lineno
+    assert caught.traceback[-1].path == stock.traceback[-1].path
+    with pytest.raises(LookupError, match="has no debug lines"):
+        debug_texts.without_debug(importlib.import_module(__name__), "test_the_spec_names_them_all")
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
