@@ -31,6 +31,8 @@ _CHANGERS = _words(
 )
 _READERS = _words("keys index count issubset issuperset")
 _READING_CALLS = _words("len str repr any all isinstance join range bool deepcopy")
+_HARMLESS_CALLS = _words("isinstance issubclass super str repr to_thread")
+"""What takes a class or a function and writes nothing to it."""
 _FLAT_READERS = _READERS | _words("get values items copy union intersection difference")
 _FLAT_READING_CALLS = _READING_CALLS | _words(
     "list dict tuple set frozenset sorted reversed enumerate zip sum min max iter map filter"
@@ -54,6 +56,7 @@ class _Names:
     """What a source defines outside of its functions."""
 
     classes: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
     objects: set[str] = field(default_factory=set)
     """Everything that the module defines, by name."""
     module_state: set[str] = field(default_factory=set)
@@ -87,6 +90,7 @@ def _collect(body: list[ast.stmt], names: _Names, *, in_class: bool) -> None:
             _collect(statement.body, names, in_class=True)
         elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             if not in_class:
+                names.functions.add(statement.name)
                 names.objects.add(statement.name)
         else:
             for target, value in _bindings(statement):
@@ -187,6 +191,7 @@ class _Look:
             yield from self._decorators(node)
         if isinstance(node, ast.Name | ast.Attribute):
             yield from self._escape(node)
+        yield from self._alias(node)
 
     def _write(self, node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete) -> Iterator[str]:
         targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [node.target]
@@ -240,6 +245,32 @@ class _Look:
         if _only_looks(parent, node, deep=deep) or (not deep and _takes_elements(parent, node)):
             return
         yield f"{ast.unparse(node)} may be changed by whoever gets it"
+
+    def _alias(self, node: ast.AST) -> Iterator[str]:
+        """A class or a function under another name, or in other hands: what is written to it there is not seen."""
+        if not self._is_definition(node) or not self._in_function(node) or self._in_annotation(node):
+            return
+        parent = self.parents[node]
+        if isinstance(parent, ast.Attribute | ast.Compare | ast.FormattedValue | ast.ExceptHandler | ast.Raise):
+            return
+        if isinstance(parent, ast.Call) and (parent.func is node or _called(parent) in _HARMLESS_CALLS):
+            return
+        yield f"{ast.unparse(node)} may be written to by whoever gets it"
+
+    def _is_definition(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Name) and node.id in self.names.functions:
+            return True
+        if isinstance(node, ast.Call) and [_name(arg) for arg in node.args] != ["self"]:
+            return False  # the type of something else
+        return self._denotes_class(node)
+
+    def _in_annotation(self, node: ast.AST) -> bool:
+        while not isinstance(node, ast.stmt):
+            above = self.parents[node]
+            if node in (getattr(above, "annotation", None), getattr(above, "returns", None)):
+                return True
+            node = above
+        return False
 
     def _is_state(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Name):
