@@ -15,7 +15,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 # Where this is set, as it is in many containers, each process compiles thousands of Langflow's modules anew: 8 s of CPU.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test unit check lock-check bench chaos lock clean
+.PHONY: run test unit check lock-check bench chaos equality lock clean
 
 $(VENV)/.ready: pyproject.toml $(LOCK) $(OTHERS:%=tests/%.lock)
 	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11, 3.12 or 3.13 on PATH (or PYTHON=/path/to/python)"; exit 1; }
@@ -55,6 +55,9 @@ chaos: $(VENV)/.ready  ## whole workers under faults of every kind, on both serv
 	$(BIN)/python -m tests.chaos --seed 2 --seconds 120 --events 15000 --server redis --silent $(CHAOS)
 	$(BIN)/python -m tests.chaos --seed 3 --seconds 90 --events 1500 --engine langflow --workers 2 --every 3 --silent $(CHAOS)
 	$(BIN)/python -m tests.chaos.gateways --rounds 1000
+
+equality: $(VENV)/.ready  ## every accelerator over all of Langflow's starters, beside its own engine; about a quarter of an hour
+	$(BIN)/python -m tests.equality
 
 lock:  ## resolve the dependencies anew
 	$(COMPILE) --upgrade --output-file $(LOCK)

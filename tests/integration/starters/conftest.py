@@ -1,13 +1,9 @@
-"""One engine, one checker and one stock process for all starters: each pays for the engine's import once."""
+"""One engine and one checker for all starters: each pays for the engine's import once."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +18,6 @@ from runtime.engine.langflow import LangflowEngine
 from runtime.engine.report import FlowReport
 from runtime.errors import EngineError, Fault
 from shared_models.result import RunEventType
-from tests.integration.starters.expected import COMPLETE
 from tests.support.offline import Offline
 from tests.support.provider import StubProvider
 from tests.support.starters import INPUT, export_of, starter_source, starters, with_models
@@ -31,9 +26,7 @@ MODES = ("without", "within")
 """Without a session, so without chat memory; and within one."""
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
 KEY = "stub-key"
-STOCK_DEADLINE = 240.0
 
 
 @dataclass(frozen=True)
@@ -70,68 +63,8 @@ def reports() -> Mapping[str, FlowReport]:
 
 
 @pytest.fixture(scope="session")
-def stock_provider() -> Iterator[StubProvider]:
-    """The model server that the stock engine calls."""
-    stub = StubProvider()
-    stub.start()
-    yield stub
-    stub.stop()
-
-
-class Stock:
-    """The stock engine in a process of its own, beside our tests of ours: two cores, half the time."""
-
-    def __init__(self, folder: Path, url: str) -> None:
-        self._output, self._log = folder / "results.json", folder / "log.txt"
-        environ = {
-            **os.environ,
-            "OPENAI_COMPATIBLE_BASE_URL": url,
-            "OPENAI_COMPATIBLE_API_KEY": KEY,
-            "LANGFLOW_SSRF_ALLOWED_HOSTS": "127.0.0.2",  # else a key from the environment is not sent there
-            "LANGFLOW_CONFIG_DIR": str(folder),
-            "LANGFLOW_DATABASE_URL": f"sqlite:///{folder}/langflow.db",
-            "LANGFLOW_VERTEX_BUILDS_STORAGE_ENABLED": "false",
-            "LANGFLOW_TRANSACTIONS_STORAGE_ENABLED": "false",
-            "DO_NOT_TRACK": "true",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "PYTHONPATH": str(ROOT),
-        }
-        command = [sys.executable, str(HERE / "stock.py"), str(folder / "flows"), INPUT]
-        with self._output.open("wb") as output, self._log.open("wb") as log:
-            self.process = subprocess.Popen(command, env=environ, stdout=output, stderr=log)
-
-    def results(self) -> Mapping[str, Mapping[str, Any]]:
-        """Every flow's outcome by mode and route, once all are done."""
-        code = self.process.wait(STOCK_DEADLINE)
-        assert code == 0, self._log.read_text()[-4000:]
-        results: dict[str, Any] = json.loads(self._output.read_text())
-        return results
-
-
-@pytest.fixture(scope="session")
-def stock_engine(stock_provider: StubProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
-    """Starts the stock engine on every starter that can complete."""
-    folder = tmp_path_factory.mktemp("stock")
-    for mode in MODES:
-        (folder / "flows" / mode).mkdir(parents=True)
-        for route in COMPLETE:
-            export = with_models(export_of(route), name=model_name(route, mode))
-            (folder / "flows" / mode / f"{route}.json").write_text(json.dumps(export))
-    stock = Stock(folder, stock_provider.url)
-    yield stock
-    stock.process.kill()
-    stock.process.wait()
-
-
-@pytest.fixture(scope="session")
-def stock(stock_engine: Stock) -> Mapping[str, Mapping[str, Any]]:
-    """What the stock engine made of the starters: by mode, by route."""
-    return stock_engine.results()
-
-
-@pytest.fixture(scope="session")
-def our_provider() -> Iterator[StubProvider]:
-    """The model server that our engine calls."""
+def provider() -> Iterator[StubProvider]:
+    """The model server that the flows call."""
     stub = StubProvider()
     stub.start()
     yield stub
@@ -205,24 +138,6 @@ class Runner:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def runner(stock_engine: Stock, engine: LangflowEngine, offline: Offline, our_provider: StubProvider) -> Runner:
-    """Runs starters in our engine, while the stock engine runs them too."""
-    return Runner(engine, offline, our_provider)
-
-
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?( ?UTC|[+-]\d\d:?\d\d)?")
-
-
-def asked(provider: StubProvider, route: str, mode: str) -> list[dict[str, Any]]:
-    """What a flow asked its model, call by call, without what differs from run to run.
-
-    The order of an agent's tools does: the engine takes it from sets of ids, so it hangs on the process's hash seed.
-    """
-    kept = ("messages", "temperature", "max_tokens", "response_format", "tool_choice")
-    calls = [call.body for call in provider.chats if call.body.get("model") == model_name(route, mode)]
-    asked = []
-    for call in calls:
-        tools = sorted(call.get("tools") or [], key=lambda tool: tool["function"]["name"])
-        words = json.dumps({**{key: call.get(key) for key in kept}, "tools": tools})
-        asked.append(json.loads(_MOMENT.sub("<time>", words)))
-    return asked
+async def runner(engine: LangflowEngine, offline: Offline, provider: StubProvider) -> Runner:
+    """Runs starters in our engine."""
+    return Runner(engine, offline, provider)
