@@ -146,5 +146,5 @@ class LangflowEngine:
         return services
 
 
-_REPLACES = ("chat", "fileaccess", "standalone", "subflows")
+_REPLACES = ("chat", "fileaccess", "printing", "standalone", "subflows")
 """Modules that put functions of ours in place of the engine's."""
