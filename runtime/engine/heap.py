@@ -45,7 +45,8 @@ _OWN = 3
 def take_apart(graph: Any) -> None:
     """Free the components of a graph whose run has ended, if none of them is referred to from elsewhere.
 
-    A task, thread, tool or exception of the run that lives on has a component; then all is left to the collector.
+    A task, thread, tool or exception of the run that lives on, if only for a moment, has a component; then all is left
+    to the collector.
     """
     vertices = list(graph.vertices)
     for vertex in vertices:

@@ -20,7 +20,7 @@ LATER: asyncio.Queue[Any] = asyncio.Queue()
 """What a component tells after its run."""
 
 PLAIN = """
-    def work(self) -> Message:
+    async def work(self) -> Message:
         test_heap.MADE.append(weakref.ref(self))
         return Message(text="done")
     """
