@@ -58,8 +58,8 @@ class Reader:
         """Which routes are to be fetched, each given with the tail that its last fetch told; in one round trip.
 
         For each, in order: 0, fetch it; or when its first parked entry is due (ms since the epoch); or None, nothing
-        is known to come; or the error. Hands out nothing, and changes nothing. Without a ``worker`` and a tail it says
-        whether anything waits there, for anybody.
+        is known to come; or the error (GroupMissing: create the group and ask again). Hands out nothing, and changes
+        nothing. Without a ``worker`` and a tail it says whether anything waits there, for anybody.
         """
         keys = [key for key, _ in routes]
 
@@ -74,7 +74,7 @@ class Reader:
                     found[i] = reply
                 continue
             for number, at in zip(reply[::2], reply[1::2], strict=True):
-                found[part[number - 1]] = at
+                found[part[number - 1]] = refuse(at) if at < 0 else at
         return found
 
     async def wait(self, tails: Mapping[str, str], timeout: float) -> set[str]:  # noqa: ASYNC109  it is Redis that waits

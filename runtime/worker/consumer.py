@@ -10,7 +10,6 @@ streams at once, so that idle ones cost next to nothing.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Sequence
 
@@ -119,14 +118,9 @@ class Consumer:
         for (lane, _), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Fetched):
                 await self._accept(lane, answer)
-            elif isinstance(answer, LeaseLost):
-                lane.unsure = True
-                refused.append(lane)
             else:
-                await self._refused(lane, answer)
-        # Redis has lost the lease (it was emptied, or this process was away): only a renewal can bring it back.
-        if refused and not await self._lease.renew_now():
-            await self._pause(0.2)
+                refused.append((lane, answer))
+        await self._refused(refused)
         return True
 
     def _requests(self, now: float) -> list[tuple[Lane, int]]:
@@ -160,7 +154,9 @@ class Consumer:
             return
         now, lane.failures = time.monotonic(), 0
         lane.tail, lane.hungry, lane.blocked = fetched.tail, fetched.more and not fetched.blocked, fetched.blocked
-        lane.next_look = now + self._settings.poll_interval if fetched.blocked else math.inf
+        # Only a fetch shows Redis that this consumer is there. Should its lease be lost while it runs something, it
+        # must not have been idle for long: its entries would be handed on.
+        lane.next_look = now + (self._settings.poll_interval if fetched.blocked else self._settings.reclaim_idle / 4)
         if fetched.next_due is not None and not fetched.blocked:
             self._expect(lane, fetched.next_due)
         for delivery in fetched.deliveries:
@@ -216,18 +212,25 @@ class Consumer:
 
     # --- trouble ----------------------------------------------------------------------------------------------------
 
-    async def _refused(self, lane: Lane, error: HeadraceError) -> None:
-        lane.unsure = True
-        if isinstance(error, GroupMissing):
-            try:
-                await self._broker.streams.ensure_group(lane.keys)
-            except HeadraceError as failed:
-                self._lane_away(lane, failed)
-            else:
-                log.warning("group.recreated", route=lane.name, stream=lane.keys.stream, group=lane.keys.group)
-                lane.hungry, lane.tail = True, "0-0"
+    async def _refused(self, refused: Sequence[tuple[Lane, BrokerError]]) -> None:
+        """Mend what can be mended of lanes that gave an error, together: it is all of them where Redis was emptied."""
+        for lane, error in refused:
+            lane.unsure = True
+            if not isinstance(error, GroupMissing | LeaseLost):
+                self._lane_away(lane, error)
+        await asyncio.gather(*(self._make_group(lane) for lane, error in refused if isinstance(error, GroupMissing)))
+        # Redis has lost the lease (it was emptied, or this process was away): only a renewal can bring it back.
+        if any(isinstance(error, LeaseLost) for _, error in refused) and not await self._lease.renew_now():
+            await self._pause(0.2)
+
+    async def _make_group(self, lane: Lane) -> None:
+        try:
+            await self._broker.streams.ensure_group(lane.keys)
+        except HeadraceError as failed:
+            self._lane_away(lane, failed)
         else:
-            self._lane_away(lane, error)
+            log.warning("group.recreated", route=lane.name, stream=lane.keys.stream, group=lane.keys.group)
+            lane.hungry, lane.tail = True, "0-0"
 
     def _lane_away(self, lane: Lane, error: HeadraceError) -> None:
         """Redis does not answer for this lane: wait before it is asked again. Of a cluster, others may answer."""
@@ -257,10 +260,13 @@ class Consumer:
             seen = await self._broker.reader.glance([(lane.keys, lane.tail) for lane in quiet], worker=self._worker)
         except BrokerError as error:
             seen = [error] * len(quiet)
+        await self._refused(
+            [(lane, one) for lane, one in zip(quiet, seen, strict=True) if isinstance(one, BrokerError)]
+        )
         for lane, one in zip(quiet, seen, strict=True):
             if isinstance(one, BrokerError):
-                self._lane_away(lane, one)
-            elif one == 0:
+                continue
+            if one == 0:
                 lane.hungry = True
             elif one is not None:
                 self._expect(lane, one)

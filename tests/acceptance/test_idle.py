@@ -13,7 +13,7 @@ import pytest
 from runtime.broker.keys import RouteKeys
 from runtime.broker.scripts import script
 from tests.support.hand import Hand, raw
-from tests.support.harness import DEADLINE, Client, client, running, write_flow
+from tests.support.harness import DEADLINE, Client, client, running, worker_settings, write_flow
 
 ROUTES = 12
 
@@ -56,6 +56,18 @@ async def test_many_idle_routes_cost_one_command_a_look(server_url: str, tmp_pat
     keys = {"glance": 4 * ROUTES, "patrol": 3 * ROUTES, "renew": ROUTES}
     assert all(count == keys[name] for name, count in calls), calls
     assert "patrol" in kinds
+
+
+async def test_a_quiet_route_is_fetched_from_before_its_consumer_counts_as_idle(
+    server_url: str, tmp_path: Path
+) -> None:
+    """Else a worker that has lost its lease while it runs something for long, and fetches nothing, counts as gone."""
+    fetch, fetched = script("fetch").sha, 0
+    settings = worker_settings(reclaim_idle=1.0, poll_interval=60.0, lease=60.0)
+    async with running(server_url, flows(tmp_path, 1), settings=settings), listening(server_url) as heard:
+        async with asyncio.timeout(DEADLINE):
+            while fetched < 4:
+                fetched += fetch in await heard()
 
 
 async def test_an_entry_that_a_worker_parked_before_it_went_is_run_soon(server_url: str, tmp_path: Path) -> None:

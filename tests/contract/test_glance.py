@@ -7,7 +7,7 @@ import pytest
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
 from runtime.broker.pages import PAGE
-from runtime.errors import BrokerError
+from runtime.errors import BrokerError, GroupMissing
 from runtime.settings import RedisSettings
 from tests.support.hand import ERROR, KEYS, STREAM, Hand, make_due, now, raw, send
 
@@ -57,9 +57,10 @@ async def test_a_lease_that_is_gone_and_a_group_that_is_gone(broker: Broker) -> 
     await hand.renew()
     assert await glance(broker, tail) is None
     await raw(broker, "XGROUP", "DESTROY", STREAM, "headrace")
-    assert await glance(broker, tail) == 0
+    assert isinstance(await glance(broker, tail), GroupMissing)
     await raw(broker, "FLUSHALL")
-    assert await glance(broker, tail) == 0
+    assert isinstance(await glance(broker, tail), GroupMissing)
+    assert isinstance(await glance(broker, worker=""), GroupMissing)
 
 
 async def test_a_group_that_stands_elsewhere_than_was_known(broker: Broker) -> None:

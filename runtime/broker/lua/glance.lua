@@ -5,8 +5,9 @@
 -- ARGV[1] worker, or empty: nobody's lease is looked at
 -- ARGV[2...] two for each route: its group, and the id up to which it was known to be read (empty: not known)
 -- Returns two numbers for each route that has something: which route it is, counted from 1, and
---   0 it is to be fetched: entries are unread or due, or the fetch has something to tell (no lease, no group, blocked)
+--   0 it is to be fetched: entries are unread or due, or the fetch has something to tell (no lease, blocked)
 --   n nothing before this time (ms): the first parked entry is due then
+--  -3 there is no such stream or group
 local me = ARGV[1]
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -28,16 +29,18 @@ end
 
 -- A route that cannot be looked at is to be fetched, which says why: it must not keep the others from being seen.
 local function look(stream, due, leases, blocked, group, tail)
+  local groups, last, lag = redis.pcall('XINFO', 'GROUPS', stream), nil, nil
+  if groups.err and redis.call('TYPE', stream).ok ~= 'none' then return 0 end
+  for _, g in ipairs(groups.err and {} or groups) do
+    if g[2] == group then last, lag = g[8], g[12] end
+  end
+  if not last then return -3 end
   if me ~= '' then
     local lease = redis.pcall('ZSCORE', leases, me)
     if not lease or failed(lease) or tonumber(lease) <= now then return 0 end
   end
-  local groups, last, lag = redis.pcall('XINFO', 'GROUPS', stream), nil, nil
-  for _, g in ipairs(groups.err and {} or groups) do
-    if g[2] == group then last, lag = g[8], g[12] end
-  end
   -- Where another has read since, or the group stands further back, what the worker waits for is not what is next.
-  if not last or (tail ~= '' and tail ~= last) or unread(stream, last, lag) then return 0 end
+  if (tail ~= '' and tail ~= last) or unread(stream, last, lag) then return 0 end
   if redis.call('EXISTS', blocked) == 1 then return 0 end
   local first = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')
   if failed(first) then return 0 end
