@@ -159,6 +159,7 @@ class Accelerators(_Spec):
     agent_functions: bool = True
     message_dumps: bool = True
     debug_texts: bool = True
+    agent_events: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 A run leaves graphs that refer to themselves; only the garbage collector frees these. Left to itself it lets those of
 many runs pile up in its oldest generation and then stops the loop, and every run on it, for all of them at once. Here
 it is asked after every few runs, so many that a collection is short. Its own schedule for that generation is kept far
-off, for runs that leave much and do not end. A graph that nobody can use any more is taken apart, and leaves little.
+off, for runs that leave much and do not end. The components that nobody has any more are freed when a run ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import gc
 import sys
 import time
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 AIM = 0.025
@@ -42,27 +41,17 @@ _OWN = 3
 """References to a component that only its vertex has: the vertex's, a local name, and the argument of the question."""
 
 
-def take_apart(graph: Any) -> None:
-    """Free the components of a graph whose run has ended, if none of them is referred to from elsewhere.
+def free_components(graph: Any) -> None:
+    """Free the components of a graph whose run has ended: those that nothing but their vertex refers to.
 
-    A task, thread, tool or exception of the run that lives on, if only for a moment, has a component; then all is left
-    to the collector.
+    A task, thread, tool or exception of the run that lives on, if only for a moment, has its component; that one, the
+    graph and its vertices are left to the collector.
     """
-    vertices = list(graph.vertices)
-    for vertex in vertices:
-        component = vertex.custom_component
-        if component is not None and sys.getrefcount(component) > _OWN:
-            return
     component = None
-    for vertex in vertices:
-        vertex.__dict__.clear()
-    # Functions put in the place of its methods refer to it, and so does a function of its own that calls itself. What
-    # is no collection stays: the engine ends traces a moment later.
-    for name, value in list(graph.__dict__.items()):
-        if isinstance(value, FunctionType):
-            delattr(graph, name)
-        elif type(value) in (list, dict, set):
-            setattr(graph, name, type(value)())
+    for vertex in graph.vertices:
+        component = vertex.custom_component
+        if component is not None and sys.getrefcount(component) <= _OWN:
+            vertex.custom_component = None
 
 
 class Heap:

@@ -30,7 +30,7 @@ from runtime.engine.bundles import load_providers
 from runtime.engine.export import raw_nodes
 from runtime.engine.faults import Circumstances, classify, masker
 from runtime.engine.files import event_files
-from runtime.engine.heap import take_apart
+from runtime.engine.heap import free_components
 from runtime.engine.inputs import RunInput, read_inputs
 from runtime.engine.loader import Template
 from runtime.engine.memory import ChatOverlay
@@ -145,7 +145,6 @@ class _Run:
                     before=self.saved.outputs if self.saved else {},
                 )
                 check_success(result, mask=self.mask)
-                take_apart(graph)
             except Fault:
                 raise
             except GraphPausedException as pause:
@@ -161,6 +160,7 @@ class _Run:
                 raise classify(error, self._circumstances()) from error
             finally:
                 self.state.observer.close()
+        free_components(graph)
         return RunOutput(result, self.state.chat.commits())
 
     def _enter(self, scope: ExitStack) -> None:

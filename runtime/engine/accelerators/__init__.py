@@ -12,6 +12,7 @@ from typing import Literal
 
 import structlog
 
+from runtime.engine.accelerators.agent_events import AGENT_EVENTS
 from runtime.engine.accelerators.agent_functions import AGENT_FUNCTIONS
 from runtime.engine.accelerators.base import Accelerator, Patches
 from runtime.engine.accelerators.classes import CLASSES
@@ -50,6 +51,7 @@ ALL: tuple[Accelerator, ...] = (
     AGENT_FUNCTIONS,
     MESSAGE_DUMPS,
     DEBUG_TEXTS,
+    AGENT_EVENTS,
 )
 
 

@@ -13,54 +13,77 @@ import asyncio
 import contextvars
 import functools
 import os
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from runtime.engine.accelerators.base import Accelerator, Patches, Target
+from runtime.engine.state import CURRENT
 
 
 class InnerLoop:
-    """An event loop for short work in the midst of a callback of another loop, on that loop's thread."""
+    """An event loop for short work in the midst of a callback of a run's loop, on that loop's thread."""
 
     def __init__(self) -> None:
-        self._here = threading.local()
+        self._owner = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._foreign: list[asyncio.AbstractEventLoop] = []
+        """Those of the processes that this one was forked from: to close one would act on the descriptors of theirs."""
+        self._busy = False
 
     @property
     def usable(self) -> bool:
-        """Whether the caller is on some event loop, and is no such work itself."""
-        return asyncio._get_running_loop() is not None and not getattr(self._here, "busy", False)
+        """Whether the caller is on its run's own loop, and is no such work itself."""
+        state = CURRENT.get()
+        return state is not None and asyncio._get_running_loop() is state.loop and not self._busy
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The result of ``work``, which runs in the caller's context. Blocks; raises what it raises."""
-        outer, loop = asyncio._get_running_loop(), self._idle()
-        self._here.busy = True
-        asyncio._set_running_loop(None)
+        loop = self._idle()
+        self._busy, done = True, False
         try:
-            result = loop.run_until_complete(work)
-        except BaseException:
-            self.close()  # a signal's handler may have raised it between two steps of the work
-            raise
+            with _nowhere():
+                result = loop.run_until_complete(work)
+            # What it has left would go on in the midst of the next work, which may be another run's.
+            done = not asyncio.all_tasks(loop) and not getattr(loop, "_asyncgens", None)
         finally:
-            asyncio._set_running_loop(outer)
-            self._here.busy = False
+            if not done:  # an error, too, may have come between two of its steps
+                self.close()
+            self._busy = False
         return result
 
     def close(self) -> None:
-        """End the loop of this thread."""
-        owner, loop = getattr(self._here, "kept", (0, None))
-        self._here.kept = (0, None)
-        if loop is not None and owner == os.getpid():
-            loop.close()
+        """End the loop, and what is left on it."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        if self._owner != os.getpid():
+            self._foreign.append(loop)
+            return
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        with _nowhere():
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
 
     def _idle(self) -> asyncio.AbstractEventLoop:
-        owner, loop = getattr(self._here, "kept", (0, None))
-        if loop is None or owner != os.getpid():  # a fork shares the descriptors of its parent's
+        if self._owner != os.getpid():
+            self.close()
+        if self._loop is None:
             # A loop keeps the context that it is made in: it must not be that of the run which came first.
-            owner, loop = os.getpid(), contextvars.Context().run(asyncio.new_event_loop)
-            self._here.kept = (owner, loop)
-        made: asyncio.AbstractEventLoop = loop
-        return made
+            self._owner, self._loop = os.getpid(), contextvars.Context().run(asyncio.new_event_loop)
+        return self._loop
+
+
+@contextmanager
+def _nowhere() -> Iterator[None]:
+    """Off the running loop, which waits meanwhile."""
+    outer = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(outer)
 
 
 def _install(patches: Patches) -> None:

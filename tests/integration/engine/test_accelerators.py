@@ -10,8 +10,9 @@ import enum
 import functools
 import gc
 import importlib
+import os
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,13 @@ from runtime.engine.accelerators.credentials import InnerLoop
 from runtime.engine.accelerators.json_copies import NotJSONError, copy_json
 from runtime.engine.accelerators.tls_contexts import Contexts
 from runtime.engine.accelerators.tool_schemas import Schemas
+from runtime.engine.memory import ChatOverlay
 from runtime.engine.state import CURRENT, RunState
 from runtime.errors import EngineError
 from shared_models.route import Accelerators
 from tests.integration.engine.conftest import Runner
 from tests.support import flows
+from tests.support.history import Sessions
 
 NAMES = tuple(accelerator.name for accelerator in accelerators.ALL)
 EVERY = frozenset(NAMES)
@@ -497,14 +500,15 @@ def test_the_snapshot_of_providers_is_taken_anew_when_they_change() -> None:
 # --- credentials ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def inner() -> Iterator[InnerLoop]:
-    loop = InnerLoop()
-    yield loop
-    loop.close()
+def on(inner: InnerLoop, work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
+    """As a component of a run on ``loop`` would have it."""
+    CURRENT.set(RunState(flow_id="f", loop=loop, chat=ChatOverlay(Sessions(), loop, session=None)))
+    assert inner.usable
+    return inner.run(work)
 
 
-async def test_a_look_up_runs_in_its_callers_context(inner: InnerLoop) -> None:
+async def test_a_look_up_runs_in_its_callers_context() -> None:
+    inner = InnerLoop()
     who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
     outer, task = asyncio.get_running_loop(), asyncio.current_task()
 
@@ -515,14 +519,22 @@ async def test_a_look_up_runs_in_its_callers_context(inner: InnerLoop) -> None:
         assert not inner.usable
         return who.get()
 
+    assert not inner.usable, "no run"
     who.set("alice")
-    assert inner.usable
-    assert inner.run(look()) == "alice"
+    assert on(inner, look(), outer) == "alice"
     assert (asyncio.get_running_loop(), asyncio.current_task()) == (outer, task)
     assert not await asyncio.to_thread(lambda: inner.usable)
 
+    async def elsewhere() -> bool:
+        return inner.usable
 
-async def test_a_look_up_that_fails_spoils_no_other(inner: InnerLoop) -> None:
+    assert not await asyncio.to_thread(lambda: asyncio.run(elsewhere())), "a loop of its own in a thread"
+    inner.close()
+
+
+async def test_a_look_up_that_fails_spoils_no_other() -> None:
+    inner, loop = InnerLoop(), asyncio.get_running_loop()
+
     async def fail(error: BaseException) -> None:
         await asyncio.sleep(0)
         raise error
@@ -533,9 +545,67 @@ async def test_a_look_up_that_fails_spoils_no_other(inner: InnerLoop) -> None:
 
     for error in (LookupError("no such key"), KeyboardInterrupt()):
         with pytest.raises(type(error)):
-            inner.run(fail(error))
-        assert inner.usable
-        assert inner.run(look()) == "found"
+            on(inner, fail(error), loop)
+        assert on(inner, look(), loop) == "found"
+    inner.close()
+
+
+async def test_what_a_look_up_leaves_does_not_go_on_in_the_next() -> None:
+    inner, loop, story = InnerLoop(), asyncio.get_running_loop(), list[str]()
+
+    async def linger() -> None:
+        try:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            story.append("went on")
+        except asyncio.CancelledError:
+            story.append("ended")
+            raise
+
+    async def leave() -> None:
+        tasks.append(asyncio.create_task(linger()))
+        await asyncio.sleep(0)
+
+    async def items() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            story.append("closed")
+
+    async def leave_open() -> None:
+        generators.append(items())
+        await anext(generators[0])
+
+    async def look() -> None:
+        story.append("next")
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    tasks: list[asyncio.Task[None]] = []
+    generators: list[Any] = []
+    for leaves in (leave, leave_open):
+        on(inner, leaves(), loop)
+        on(inner, look(), loop)
+    assert story == ["ended", "next", "closed", "next"]
+    inner.close()
+
+
+async def test_a_fork_leaves_its_parents_loop_alone() -> None:
+    inner, loop = InnerLoop(), asyncio.get_running_loop()
+
+    async def look() -> int:
+        return await asyncio.to_thread(lambda: 7)
+
+    assert on(inner, look(), loop) == 7
+    parents = inner._loop
+    pid = os.fork()
+    if not pid:
+        inner._idle()
+        os._exit(0 if inner._loop is not parents and parents in inner._foreign else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert inner._loop is parents
+    assert on(inner, look(), loop) == 7
+    inner.close()
 
 
 async def test_a_look_up_keeps_no_run(run: Runner) -> None:
@@ -897,6 +967,23 @@ async def test_what_is_not_traced_needs_no_thread(run: Runner, monkeypatch: pyte
             await call("e")
     finally:
         base.OFF.reset(token)
+
+
+@pytest.mark.usefixtures("engine")
+async def test_an_agents_events_come_in_order_and_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    from langchain_core.tracers.memory_stream import _MemoryStream
+
+    loop = asyncio.get_running_loop()
+    stream: Any = _MemoryStream(loop)
+    send, receive = stream.get_send_stream(), stream.get_receive_stream()
+    await asyncio.to_thread(send.send_nowait, "from a thread")
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "call_soon_threadsafe", lambda *_: pytest.fail("the loop was woken"))
+        for word in ("a", "b", "c"):
+            send.send_nowait(word)
+        await send.send("d")
+    await send.aclose()
+    assert [item async for item in receive] == ["from a thread", "a", "b", "c", "d"]
 
 
 def test_the_instructions_of_a_function_are_those_that_dis_gives() -> None:

@@ -32,8 +32,7 @@ LIVES_ON = """
 
     def tell(self) -> None:
         try:
-            before = self.graph.get_vertex("ChatInput-in").custom_component
-            told = (self._vertex.id, type(before).__name__)
+            told = (self._vertex.id, self.graph.get_vertex("ChatInput-in").display_name)
         except Exception as error:
             told = error
         test_heap.LATER.put_nowait(told)
@@ -50,7 +49,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-async def test_a_graph_that_nobody_has_is_gone_without_the_collector(
+async def test_a_component_that_nobody_has_is_gone_without_the_collector(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = flows.through(PLAIN, imports=IMPORTS)
@@ -64,4 +63,4 @@ async def test_a_graph_that_nobody_has_is_gone_without_the_collector(
 async def test_what_lives_on_after_its_run_has_its_graph(run: Runner) -> None:
     assert await run.text(flows.through(LIVES_ON, imports=IMPORTS), "a") == "done"
     async with asyncio.timeout(5):
-        assert await LATER.get() == ("Custom-it", "ChatInput")
+        assert await LATER.get() == ("Custom-it", "Chat Input")
