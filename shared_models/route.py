@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -167,7 +166,7 @@ class Accelerators(_Spec):
         # One word for all; the fields know which words are a yes or a no.
         return dict.fromkeys(cls.model_fields, data) if isinstance(data, bool | str) else data
 
-    @cached_property
+    @property
     def off(self) -> frozenset[str]:
         """The names of those that are not used."""
         return frozenset(name for name, on in self if not on)

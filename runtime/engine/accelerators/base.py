@@ -99,15 +99,19 @@ class Patches:
     def at_import(self, module: str, put: Callable[[ModuleType], None]) -> None:
         """Have ``put`` make its replacements once ``module`` is imported, or at once where it is.
 
-        What ``put`` raises is logged: it would be raised in the midst of somebody's import.
+        What ``put`` raises is logged, since it would be raised in the midst of somebody's import, and what it has
+        replaced by then is put back.
         """
 
         def hook(imported: ModuleType) -> None:
             if self._undone:
                 return
+            before = len(self._before)
             try:
                 put(imported)
             except Exception as error:  # noqa: BLE001
+                while len(self._before) > before:
+                    setattr(*self._before.pop())
                 reason = f"{module} is not as it was: {type(error).__name__}: {error}"
                 log.warning("accelerator.aside", accelerator=self.name, reason=reason)
 

@@ -84,12 +84,14 @@ class _ToItsEnd(httpx.AsyncByteStream):
         self._last = b""
 
     async def aclose(self) -> None:
-        if self._last.rstrip().endswith(DONE):
-            with suppress(TimeoutError, httpx.HTTPError, RuntimeError):  # the last: somebody else reads it still
-                async with asyncio.timeout(REST):
-                    async for _ in self._parts:
-                        pass
-        await self._inner.aclose()
+        try:
+            if self._last.rstrip().endswith(DONE):
+                with suppress(TimeoutError, httpx.HTTPError, RuntimeError):  # the last: somebody else reads it still
+                    async with asyncio.timeout(REST):
+                        async for _ in self._parts:
+                            pass
+        finally:
+            await self._inner.aclose()
 
 
 class Shared:

@@ -36,7 +36,7 @@ def copy_json(value: Any) -> Any:
 
 
 class Packed(dict[str, Any]):
-    """JSON that is copied again and again, and never changed. Copies are plain dicts."""
+    """JSON that is copied again and again: read, but never changed. Copies are plain dicts."""
 
     def __init__(self, value: dict[str, Any]) -> None:
         """Raises ValueError for what ``marshal`` does not pack."""

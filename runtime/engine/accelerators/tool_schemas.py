@@ -41,13 +41,13 @@ class _Classes:
         """The class for ``key``, made anew where somebody has written to it; raises what making it raises."""
         with self._lock:
             made, fields = self._made.get(key, (None, ()))
-            if made is not None and fields == _fields(made):
+            if made is not None and fields == _written(made):
                 self._made.move_to_end(key)
                 return made
         made = make()
         with self._lock:
             self._known.add(made)
-            self._made[key] = (made, _fields(made))
+            self._made[key] = (made, _written(made))
             while len(self._made) > MAX_SCHEMAS:
                 self._made.popitem(last=False)
         return made
@@ -74,27 +74,44 @@ class Schemas:
         key = (name, model, tuple(fields), kwargs.get("fn_description"))
         return self._told.get(key, lambda: make(*args, **kwargs))
 
-    def keep_json(self, keep: Callable[[type], None], kind: type) -> None:
+    def keep_json(self, keep: Callable[[type], None], kind: Any) -> None:
         """As LangChain's ``_patch_json_schema_cache``, which has a class keep its JSON schema. Once for each class."""
         if kind not in self._told:
             keep(kind)
         elif "model_json_schema" not in kind.__dict__:
-            keep(kind)
-            kept = kind.__dict__["model_json_schema"].__func__
-
-            def model_json_schema(cls: type, *args: Any, **kwargs: Any) -> Any:
-                schema = kept(cls, *args, **kwargs)
-                try:
-                    return copy_json(schema)
-                except (NotJSONError, RecursionError):
-                    return copy.deepcopy(schema)
-
-            kind.model_json_schema = classmethod(model_json_schema)  # type: ignore[attr-defined]
+            kind.model_json_schema = classmethod(_keeping(kind.model_json_schema))
 
 
-def _fields(made: type[BaseModel]) -> tuple[Any, ...]:
-    """What a class is made of, to see whether somebody has written to it."""
-    return (made.__doc__, *((name, id(field)) for name, field in made.model_fields.items()))
+def _keeping(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A class's ``model_json_schema`` that makes the plain schema once. Everybody gets a copy."""
+    kept: list[Any] = []
+
+    def model_json_schema(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return make(*args, **kwargs)
+        if not kept:
+            kept.append(make())
+        try:
+            return copy_json(kept[0])
+        except (NotJSONError, RecursionError):
+            return copy.deepcopy(kept[0])
+
+    return model_json_schema
+
+
+def _written(made: type[BaseModel]) -> tuple[Any, ...]:
+    """What is written on a class and its fields, to see whether anybody has written to it since."""
+    own = {name: value for name, value in vars(made).items() if name not in _MADE_LATER}
+    return (
+        tuple((name, id(value)) for name, value in own.items()),
+        repr(made.model_config),
+        repr(made.model_fields),
+        made.__doc__,
+    )
+
+
+_MADE_LATER = frozenset({"model_json_schema", "_json_schema_cache", "__doc__", "__abstractmethods__", "_abc_impl"})
+"""What Python, and this module, put on a class after it is made."""
 
 
 def _key(inputs: list[Any]) -> Hashable | None:

@@ -19,26 +19,41 @@ from runtime.engine.accelerators.base import Accelerator, Patches, Target
 _MODULE = "langsmith.run_helpers"
 
 
+class _Steps:
+    """Which of LangSmith's steps around a call have nothing to do."""
+
+    def __init__(self, helpers: ModuleType) -> None:
+        self._helpers = helpers
+
+    def idle(self, context: Context, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether this one has nothing to do, for sure."""
+        if self._helpers._runtime_override_active():  # somebody has threads of his own for them
+            return False
+        if step is self._helpers._setup_run:
+            return not context.run(self._traced, kwargs)
+        # The end comes with a function of the caller's own bound to it, for the outputs, or with none.
+        bound = getattr(step, "keywords", {}).get("outputs_processor")
+        ends = getattr(step, "func", step) is self._helpers._handle_container_end
+        return ends and bound is None and bool(args) and args[0]["new_run"] is None
+
+    def _traced(self, asked: dict[str, Any]) -> bool:
+        if (asked.get("container_input") or {}).get("enabled") or asked.get("langsmith_extra"):
+            return True
+        config = (asked.get("kwargs") or {}).get("config")
+        try:
+            return bool(self._helpers.utils.tracing_is_enabled() or self._helpers._get_parent_run({}, config))
+        except Exception:  # noqa: BLE001  LangSmith has its own way with what is wrong with its settings
+            return True
+
+
 def _install(patches: Patches) -> None:
     def put(helpers: ModuleType) -> None:
-        begin, end = helpers._setup_run, helpers._handle_container_end
-
-        def traced(asked: dict[str, Any]) -> bool:
-            if (asked.get("container_input") or {}).get("enabled") or asked.get("langsmith_extra"):
-                return True
-            config = (asked.get("kwargs") or {}).get("config")
-            return bool(helpers.utils.tracing_is_enabled() or helpers._get_parent_run({}, config))
-
-        def untraced(context: Context, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-            if step is begin:
-                return not context.run(traced, kwargs)
-            # It comes with what it does to the outputs bound to it.
-            return getattr(step, "func", step) is end and bool(args) and args[0]["new_run"] is None
+        steps = _Steps(helpers)
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             async def aio_to_thread(ctx: Context, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-                if not patches.off and untraced(ctx, func, args, kwargs):
+                if not patches.off and steps.idle(ctx, func, args, kwargs):
                     return ctx.run(func, *args, **kwargs)
                 return await original(ctx, func, *args, **kwargs)
 

@@ -464,6 +464,45 @@ def test_what_a_model_is_told_of_a_tool_is_made_once() -> None:
     assert told("first")[0] is not kind
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda kind: setattr(kind.model_fields["a"], "description", "only for one customer"),
+        lambda kind: setattr(kind.model_fields["a"], "default", "1"),
+        lambda kind: kind.model_fields.pop("a"),
+        lambda kind: kind.model_config.update(title="own"),
+        lambda kind: setattr(kind, "remembered", "a secret"),
+        lambda kind: kind.model_json_schema().update(title="own"),
+        lambda kind: kind.model_json_schema()["properties"]["a"].update(description="own"),
+    ],
+    ids=["description", "default", "field", "config", "attribute", "schema", "field in the schema"],
+)
+@pytest.mark.parametrize("which", ["arguments", "told"])
+@pytest.mark.usefixtures("engine")
+def test_what_a_run_does_to_a_tools_schema_is_its_own(write: Any, which: str) -> None:
+    from langchain_core.tools import StructuredTool
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+
+    io = importlib.import_module("lfx.io")
+    schema = importlib.import_module("lfx.io.schema")
+
+    def tool() -> Any:
+        inputs = [io.MessageTextInput(name="a", info=f"{which} {write.__code__.co_firstlineno}")]
+        return StructuredTool.from_function(
+            print, name="t", description="d", args_schema=schema.create_input_schema(inputs)
+        )
+
+    stock = convert_to_openai_tool(tool())
+    changed = tool()
+    kind = changed.args_schema if which == "arguments" else changed.tool_call_schema
+    write(kind)
+    fresh = tool()
+    assert convert_to_openai_tool(fresh) == stock
+    for found in (fresh.args_schema, fresh.tool_call_schema):
+        assert not hasattr(found, "remembered")
+        assert "own" not in str(found.model_json_schema()) + str(found.model_config)
+
+
 def test_the_schema_of_a_class_of_ones_own_is_left_alone() -> None:
     class Own(BaseModel):
         a: int
@@ -961,6 +1000,9 @@ async def test_what_is_not_traced_needs_no_thread(run: Runner, monkeypatch: pyte
         await call("c", langsmith_extra={"name": "own"})
     with pytest.raises(HoppedError), tracing_context(enabled=True):
         await call("d")
+    own = traceable(name="own", process_outputs=lambda _: {})(call.__wrapped__)
+    with pytest.raises(HoppedError):
+        await own("f")
     token = base.OFF.set(frozenset({"untraced_calls"}))
     try:
         with pytest.raises(HoppedError):
