@@ -23,13 +23,14 @@ class Fetched:
     """What one look at a stream brought.
 
     ``more``: entries are left that could be read at once. ``tail``: the id after which anything new is new.
-    ``next_due``: ms since the epoch of the next parked entry, if any. ``blocked``: the route is blocked.
+    ``due_in``: ms until the next parked entry is due, if any; no date, for clocks differ. ``blocked``: the route is
+    blocked.
     """
 
     deliveries: tuple[Delivery, ...]
     more: bool
     tail: str
-    next_due: int | None
+    due_in: int | None
     blocked: bool
 
 

@@ -11,7 +11,7 @@ from runtime.broker.scripts import Call
 from runtime.errors import BrokerError, BrokerUnavailable
 
 PAGE = 250
-"""Routes of one call: about 2 ms of Redis' time. On a cluster only those of one slot share a call."""
+"""Routes of one call: 2 to 4 ms of Redis' time. On a cluster only those of one slot share a call."""
 
 Page = Sequence[int]
 """Routes, as positions in the list of all."""

@@ -57,9 +57,9 @@ class Reader:
     ) -> list[int | BrokerError | None]:
         """Which routes are to be fetched, each given with the tail that its last fetch told; in one round trip.
 
-        For each, in order: 0, fetch it; or when its first parked entry is due (ms since the epoch); or None, nothing
-        is known to come; or the error (GroupMissing: create the group and ask again). Hands out nothing, and changes
-        nothing. Without a ``worker`` and a tail it says whether anything waits there, for anybody.
+        For each, in order: 0, fetch it; or in how many ms its first parked entry is due; or None, nothing is known to
+        come; or the error (GroupMissing: create the group and ask again). Hands out nothing, and changes nothing.
+        Without a ``worker`` and a tail it says whether anything waits there, for anybody.
         """
         keys = [key for key, _ in routes]
 
@@ -73,8 +73,8 @@ class Reader:
                 for i in part:
                     found[i] = reply
                 continue
-            for number, at in zip(reply[::2], reply[1::2], strict=True):
-                found[part[number - 1]] = refuse(at) if at < 0 else at
+            for number, due_in in zip(reply[::2], reply[1::2], strict=True):
+                found[part[number - 1]] = refuse(due_in) if due_in < 0 else due_in
         return found
 
     async def wait(self, tails: Mapping[str, str], timeout: float) -> set[str]:  # noqa: ASYNC109  it is Redis that waits
@@ -203,11 +203,11 @@ def _names(keys: RouteKeys) -> list[str]:
 def _fetched(reply: list[Any]) -> Fetched | BrokerError:
     if reply[0] < 0:
         return refuse(reply[0])
-    _, entries, more, tail, due, blocked, probe = reply
+    _, entries, more, tail, due_in, blocked, probe = reply
     return Fetched(
         deliveries=tuple(delivery(entry, probe=bool(probe)) for entry in entries),
         more=bool(more),
         tail=tail.decode(),
-        next_due=due if due >= 0 else None,
+        due_in=due_in if due_in >= 0 else None,
         blocked=bool(blocked),
     )

@@ -157,14 +157,14 @@ class Consumer:
         # Only a fetch shows Redis that this consumer is there. Should its lease be lost while it runs something, it
         # must not have been idle for long: its entries would be handed on.
         lane.next_look = now + (self._settings.poll_interval if fetched.blocked else self._settings.reclaim_idle / 4)
-        if fetched.next_due is not None and not fetched.blocked:
-            self._expect(lane, fetched.next_due)
+        if fetched.due_in is not None and not fetched.blocked:
+            self._expect(lane, fetched.due_in)
         for delivery in fetched.deliveries:
             self._start(lane, delivery)
 
-    def _expect(self, lane: Lane, due: int) -> None:
-        """Fetch when an entry is due (ms since the epoch)."""
-        lane.look_at(time.monotonic() + max(0.0, due / 1000 - time.time()))
+    def _expect(self, lane: Lane, due_in: int) -> None:
+        """Fetch when an entry is due, in so many ms."""
+        lane.look_at(time.monotonic() + due_in / 1000)
 
     async def condemn(self, lane: Lane, entry_ids: Sequence[str]) -> None:
         """Dead-letter parked entries that killed one worker after the other before they even began."""

@@ -11,7 +11,7 @@
 -- ARGV[4] 1: if the route is blocked, take one entry to probe it with, if a probe is due
 -- ARGV[5] ms between probes
 -- Returns
---   {1, entries, more, tail, next due (ms) or -1, blocked, probe} with 0 or 1 for more, blocked and probe
+--   {1, entries, more, tail, ms until the next is due or -1, blocked, probe} with 0 or 1 for more, blocked and probe
 --  {-1} the worker has no valid lease
 --  {-3} there is no such stream or group
 local stream, due, leases, blocked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -82,7 +82,7 @@ if block then
     end
   end
   local last = tail()
-  return {1, entries, 0, last, tonumber(block), 1, #entries}
+  return {1, entries, 0, last, math.max(0, tonumber(block) - now), 1, #entries}
 end
 
 -- With an odd number the middle one goes to either by chance, so that a worker that frees one slot at a time
@@ -94,5 +94,5 @@ read(n - #entries)
 take(n - #entries)
 local last, more = tail()
 local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
-more = more or (first[2] and tonumber(first[2]) <= now)
-return {1, entries, more and 1 or 0, last, first[2] and tonumber(first[2]) or -1, 0, 0}
+local due_in = first[2] and math.max(0, tonumber(first[2]) - now) or -1
+return {1, entries, (more or due_in == 0) and 1 or 0, last, due_in, 0, 0}

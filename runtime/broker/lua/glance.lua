@@ -6,7 +6,7 @@
 -- ARGV[2...] two for each route: its group, and the id up to which it was known to be read (empty: not known)
 -- Returns two numbers for each route that has something: which route it is, counted from 1, and
 --   0 it is to be fetched: entries are unread or due, or the fetch has something to tell (no lease, blocked)
---   n nothing before this time (ms): the first parked entry is due then
+--   n nothing before so many ms have passed: the first parked entry is due then
 --  -3 there is no such stream or group
 local me = ARGV[1]
 local t = redis.call('TIME')
@@ -14,17 +14,14 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
 local function failed(reply) return type(reply) == 'table' and reply.err end
 
-local function before(a, b)
-  local am, as = a:match('^(%d+)-(%d+)$')
-  local bm, bs = b:match('^(%d+)-(%d+)$')
-  return tonumber(am) < tonumber(bm) or (am == bm and tonumber(as) < tonumber(bs))
-end
-
--- Whether unread entries lie behind the last id that the group has read; Redis' own count is not known after deletions.
+-- Whether unread entries lie behind the last id that the group has read. Redis' own count is not known after deletions,
+-- and may be too high: that costs a fetch. An entry is copied, which takes time by its size, only where the count is not
+-- known and the entry is unread.
 local function unread(stream, last, lag)
-  if lag == 0 then return false end
-  local newest = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-  return newest and before(last, newest[1])
+  if lag == 0 or redis.call('XLEN', stream) == 0 then return false end
+  if lag then return true end
+  local next = redis.pcall('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)
+  return failed(next) or next[1]
 end
 
 -- A route that cannot be looked at is to be fetched, which says why: it must not keep the others from being seen.
@@ -45,7 +42,7 @@ local function look(stream, due, leases, blocked, group, tail)
   local first = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')
   if failed(first) then return 0 end
   local at = tonumber(first[2])
-  return at and (at <= now and 0 or at)
+  return at and math.max(0, at - now)
 end
 
 local answers = {}
