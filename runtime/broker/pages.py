@@ -18,14 +18,14 @@ Page = Sequence[int]
 
 
 async def ask(
-    connection: Connection, routes: Sequence[RouteKeys], build: Callable[[Page], Call], *, page: int = PAGE
+    connection: Connection, routes: Sequence[RouteKeys], build: Callable[[Page], Call]
 ) -> list[tuple[Page, Any]]:
     """Call what ``build`` makes of each page, all in one round trip; each page with its reply, or its BrokerError.
 
     Of a page that Redis refuses, each route is asked for alone: one without permission must not take others along.
     Raises BrokerUnavailable if nothing was answered.
     """
-    pages = _pages(connection, routes, page)
+    pages = _pages(connection, routes)
     asked = list(zip(pages, await connection.run_all([build(part) for part in pages]), strict=True))
     refused = [part for part, reply in asked if len(part) > 1 and _is_refusal(reply)]
     if not refused:
@@ -43,9 +43,9 @@ def by_place(connection: Connection, names: Sequence[str]) -> list[list[int]]:
     return list(parts.values())
 
 
-def _pages(connection: Connection, routes: Sequence[RouteKeys], page: int) -> list[Page]:
+def _pages(connection: Connection, routes: Sequence[RouteKeys]) -> list[Page]:
     parts = by_place(connection, [keys.stream for keys in routes])
-    return [part[start : start + page] for part in parts for start in range(0, len(part), page)]
+    return [part[start : start + PAGE] for part in parts for start in range(0, len(part), PAGE)]
 
 
 def _is_refusal(reply: Any) -> bool:

@@ -23,8 +23,14 @@ SWEEP_PAGE = 80
 AUDIT_PAGE = 500
 """Parked entries that one call of the audit looks at: about 2.5 ms of Redis' time."""
 
-PATROL_PAGE = 50
-"""Routes that one call of the patrol looks over: with 50 workers on each, less than 5 ms of Redis' time."""
+PATROL_PAGE = 150
+"""Routes that one call of the patrol looks over at most: about 2 ms of Redis' time, without their consumers."""
+
+PATROL_CONSUMERS = 400
+"""Consumers after which a call of the patrol looks over no further route: about 2 ms of Redis' time.
+
+One route's are looked at together, however many: of 400, 6 ms.
+"""
 
 UNKNOWN = "*"
 """An obituary that blames every running attempt."""
@@ -69,24 +75,32 @@ class Recovery:
     async def patrol(
         self, routes: Sequence[RouteKeys], *, lease: float, gap: float, idle: float
     ) -> list[bool | BrokerError]:
-        """Whether each route needs a ``sweep``, in one round trip for all; or the error, of one that cannot be asked.
+        """Whether each route needs a ``sweep``; or the error, of one that cannot be asked.
 
-        Times in seconds, as the sweep's. Counts as one: a route that needs none was swept.
+        One call after the other, so that others' commands come between them. Times in seconds, as the sweep's. Counts
+        as one: a route that needs none was swept.
         """
         times = (int(lease * 1000), int(gap * 1000), int(idle * 1000))
 
         def call_for(part: pages.Page) -> Call:
-            names = [name for i in part for name in (routes[i].stream, routes[i].leases, routes[i].obits)]
-            return call("patrol", names, *times, *(routes[i].group for i in part))
+            some = [routes[batch[i]] for i in part]
+            names = [name for keys in some for name in (keys.stream, keys.leases, keys.obits)]
+            return call("patrol", names, *times, PATROL_CONSUMERS, *(keys.group for keys in some))
 
         found: list[bool | BrokerError] = [False] * len(routes)
-        for part, reply in await pages.ask(self._connection, routes, call_for, page=PATROL_PAGE):
-            if isinstance(reply, BrokerError):
-                for i in part:
-                    found[i] = reply
-            else:
-                for number in reply:
-                    found[part[number - 1]] = True
+        left = list(range(len(routes)))
+        while left:
+            batch, left = left[:PATROL_PAGE], left[PATROL_PAGE:]
+            for part, reply in await pages.ask(self._connection, [routes[i] for i in batch], call_for):
+                asked = [batch[i] for i in part]
+                if isinstance(reply, BrokerError):
+                    for i in asked:
+                        found[i] = reply
+                    continue
+                looked, *needed = reply
+                for number in needed:
+                    found[asked[number - 1]] = True
+                left += asked[looked:]
         return found
 
     async def declare_dead(self, keys: RouteKeys, *, worker: str, blame: Sequence[str] | None) -> Swept:

@@ -8,7 +8,7 @@ from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
 from runtime.broker.keys import RouteKeys
 from runtime.broker.leases import LeaseState
-from runtime.broker.recovery import PATROL_PAGE, Swept
+from runtime.broker.recovery import PATROL_CONSUMERS, PATROL_PAGE, Swept
 from runtime.errors import BrokerError, GroupMissing, LeaseLost
 from tests.support.hand import KEYS, LEASE, STREAM, Hand, event_of, now, parked, raw, send, sweep
 
@@ -216,6 +216,27 @@ async def test_a_patrol_over_many_routes(broker: Broker) -> None:
     with pytest.raises(BrokerError):
         await sweep(broker, routes[11])
     assert await sweep(broker, hand.keys) == Swept()
+
+
+async def test_a_patrol_over_many_consumers_goes_on_in_another_call(real_broker: Broker) -> None:
+    """Redis stands still during a call, whose time the consumers make."""
+    routes = [RouteKeys(f"flows:{n}", "headrace") for n in range(7)]
+    for n, keys in enumerate(routes):
+        await real_broker.streams.ensure_group(keys)
+        await without_grace(real_broker, keys)
+        names = [f"w{n}" for n in range(PATROL_CONSUMERS // 2)]
+        await real_broker.connection.pipeline(
+            [("XGROUP", "CREATECONSUMER", keys.stream, keys.group, name) for name in names]
+        )
+        ends = await now(real_broker) + (-1 if n in (1, 6) else 60_000)
+        await raw(real_broker, "ZADD", keys.leases, *(word for name in names for word in (ends, name)))
+    assert await real_broker.recovery.patrol(routes[:1], lease=LEASE, gap=5.0, idle=600.0) == [False]
+    await raw(real_broker, "CONFIG", "RESETSTAT")
+    found = await real_broker.recovery.patrol(routes, lease=LEASE, gap=5.0, idle=600.0)
+    assert [n for n, needed in enumerate(found) if needed] == [1, 6]
+    stats: bytes = await raw(real_broker, "INFO", "commandstats")
+    (calls,) = [line for line in stats.splitlines() if line.startswith(b"cmdstat_evalsha:")]
+    assert b"calls=4," in calls
 
 
 # --- poison and the rest --------------------------------------------------------------------------------------------
