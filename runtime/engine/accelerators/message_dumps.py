@@ -2,8 +2,9 @@
 
 Why: a message is dumped several times a run, an agent's up to ten; each of its contents goes through FastAPI's encoder,
 value by value, for what JSON does not have, and its time is parsed only to be written the same again.
-Safe because: what is plain JSON is copied as the encoder would copy it, and a time in the very form that is written is
-left as it is, once it is seen to be one. Everything else goes to the engine's own.
+Safe because: what is plain JSON is copied as the encoder would copy it, as long as it is told to write in another way
+nothing that plain JSON could be; and a time in the very form that is written is left as it is, once it is seen to be
+one. Everything else goes to the engine's own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from runtime.engine.accelerators.json_copies import NotJSONError
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 _SKIPPED = "_sa"
 """How keys begin that the encoder leaves out."""
+
+_ENCODED = frozenset({Callable, datetime})
+"""What the encoder is told to write in a way of the engine's own. Plain JSON holds neither."""
 
 _WRITTEN = re.compile(r"([1-9]\d{3}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}) UTC", re.ASCII)
 """The form in which the engine writes times."""
@@ -53,11 +57,15 @@ def is_written(timestamp: Any) -> bool:
     return True
 
 
+def _as_known(options: dict[str, Any]) -> bool:
+    return options.keys() == {"custom_encoder"} and (options["custom_encoder"] or {}).keys() == _ENCODED
+
+
 def _install(patches: Patches) -> None:
     def make_encoder(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def jsonable_encoder(obj: Any, **options: Any) -> Any:
-            if not patches.off and options.keys() == {"custom_encoder"}:
+            if not patches.off and _as_known(options):
                 try:
                     return plain(obj)
                 except (NotJSONError, RecursionError):

@@ -936,6 +936,18 @@ def test_the_contents_of_a_message_are_encoded_as_by_fastapi(content: Any) -> No
         assert got is not content
 
 
+@pytest.mark.usefixtures("engine")
+def test_contents_are_left_to_fastapi_where_other_types_are_written_in_a_way_of_their_own() -> None:
+    from fastapi.encoders import jsonable_encoder
+    from lfx.schema import content_types
+
+    content = {"text": "shout", "count": 2}
+    known = content_types.CUSTOM_ENCODERS
+    for encoders in ({**known, str: str.upper}, {**known, dict: repr}, dict(list(known.items())[:1]), {int: str}, None):
+        want = jsonable_encoder(content, custom_encoder=encoders)
+        assert content_types.jsonable_encoder(content, custom_encoder=encoders) == want
+
+
 @pytest.mark.parametrize(
     "timestamp",
     [
