@@ -32,6 +32,8 @@ class RunState:
     """The run's Observer, for the flows that this one runs."""
     environ: dict[str, str | None] = field(default_factory=dict)
     """What the run's components set in os.environ; None for what they removed."""
+    table_options: dict[str, Any] = field(default_factory=dict)
+    """What the run's components set of how pandas writes tables, by option."""
 
 
 CURRENT: ContextVar[RunState | None] = ContextVar("headrace_run", default=None)
