@@ -143,18 +143,18 @@ def watch() -> None:
     """See the graph and the state of every run, and what the graph holds at its end."""
     from runtime.engine import runner
 
-    bind, apart = runner.bind_graph, runner.take_apart
+    bind, free = runner.bind_graph, runner.free_components
 
     def bind_graph(graph: Any, state: Any, *, within: str | None = None) -> None:
         if within is None:
             SEEN.get().graph, SEEN.get().state = graph, state
         bind(graph, state, within=within)
 
-    def take_apart(graph: Any) -> None:
+    def free_components(graph: Any) -> None:
         SEEN.get().told = outcome.of_graph(graph, None)
-        apart(graph)
+        free(graph)
 
-    runner.bind_graph, runner.take_apart = bind_graph, take_apart
+    runner.bind_graph, runner.free_components = bind_graph, free_components
 
 
 def shipping(sources: frozenset[str], made: list[classes.ClassCache]) -> AbstractContextManager[Any]:
