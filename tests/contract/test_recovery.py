@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
 from runtime.broker.keys import RouteKeys
 from runtime.broker.leases import LeaseState
-from runtime.broker.recovery import PATROL_CONSUMERS, PATROL_PAGE, Swept
-from runtime.errors import BrokerError, GroupMissing, LeaseLost
+from runtime.broker.recovery import AUDIT_PAGE, AUDIT_TOGETHER, PATROL_CONSUMERS, PATROL_PAGE, Swept
+from runtime.broker.scripts import Call
+from runtime.errors import BrokerError, BrokerUnavailable, GroupMissing, LeaseLost
 from tests.support.hand import KEYS, LEASE, STREAM, Hand, event_of, now, parked, raw, send, sweep
 
 
@@ -393,6 +397,59 @@ async def test_an_audit_of_many_routes_each_with_its_own_answer(broker: Broker) 
     assert isinstance(found[2], GroupMissing)
     assert isinstance(found[3], BrokerError)
     assert await broker.recovery.audit_on([]) == []
+
+
+async def test_an_audit_asks_for_no_more_than_a_page_in_one_round_trip(
+    real_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis serves nobody else before a round trip's calls are done."""
+    routes = [RouteKeys(f"flows:{n}", "headrace") for n in range(AUDIT_TOGETHER + 3)]
+    for keys in routes:
+        await real_broker.streams.ensure_group(keys)
+    for keys in (routes[0], routes[-1]):
+        hand = await Hand.ready(real_broker, "w1", keys)
+        for n in range(30):
+            await send(real_broker, f"e{n}", stream=keys.stream)
+        ids = [delivery.entry_id for delivery in await hand.fetch(30)]
+        await real_broker.leases.unstarted(keys, worker="w1", ids=ids)
+        await raw(real_broker, "DEL", keys.due)
+    run_all, asked = real_broker.connection.run_all, list[int]()
+
+    async def counted(calls: Sequence[Call]) -> list[Any]:
+        asked.append(sum(int(one.args[-1]) for one in calls))
+        return await run_all(calls)
+
+    monkeypatch.setattr(real_broker.connection, "run_all", counted)
+    assert await real_broker.recovery.audit_on(routes) == [30, *[0] * (len(routes) - 2), 30]
+    assert len(asked) == 4
+    assert max(asked) <= AUDIT_PAGE
+
+
+async def test_what_comes_later_and_is_away_hides_nothing_that_was_found(
+    real_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a cluster's servers one may be away, and all routes of one round trip be on it."""
+    routes = [RouteKeys(f"flows:{n}", "headrace") for n in range(PATROL_PAGE + 1)]
+    for keys in routes:
+        await real_broker.streams.ensure_group(keys)
+    run_all, away = real_broker.connection.run_all, routes[-1].stream
+
+    async def partly(calls: Sequence[Call]) -> list[Any]:
+        if all(away in one.keys for one in calls):
+            raise BrokerUnavailable("away")
+        return await run_all(calls)
+
+    monkeypatch.setattr(real_broker.connection, "run_all", partly)
+    patrolled = await real_broker.recovery.patrol(routes, lease=LEASE, gap=5.0, idle=600.0)
+    assert patrolled[:-1] == [False] * PATROL_PAGE
+    assert isinstance(patrolled[-1], BrokerUnavailable)
+    audited = await real_broker.recovery.audit_on(routes)
+    assert audited[:-1] == [0] * PATROL_PAGE
+    assert isinstance(audited[-1], BrokerUnavailable)
+    with pytest.raises(BrokerUnavailable):
+        await real_broker.recovery.patrol(routes[-1:], lease=LEASE, gap=5.0, idle=600.0)
+    with pytest.raises(BrokerUnavailable):
+        await real_broker.recovery.audit_on(routes[-1:])
 
 
 async def test_audit_buries_the_dead_after_a_day(broker: Broker) -> None:
