@@ -182,6 +182,7 @@ async def _serve(spec: ChildSpec, context: ChildContext, channel: Channel, told:
 def _message(report: ReadyReport) -> Message:
     return {
         "worker": report.worker,
+        "pid": os.getpid(),
         "ready": list(report.ready),
         "unready": {name: list(needs) for name, needs in report.unready.items()},
         "problems": [f"{p.path}: {p.message}" for p in report.problems],

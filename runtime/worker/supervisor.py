@@ -256,6 +256,7 @@ class Supervisor:
     def _reads(self, child: Child, report: Message) -> None:
         """A child reads. Once all that were started do: say what this worker runs, and what not."""
         child.reads(report)
+        child.pid = report["pid"]  # it may be here before the zygote, which forked it, tells of it
         self._restarts.reads()
         log.info("child.reading", worker=child.name, pid=child.pid, routes=len(report["ready"]))
         told = [child.reading for child in self._children if not child.runs_alone]
