@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import structlog
 
@@ -316,22 +316,24 @@ class Consumer:
         self._reconciled += 1
         everywhere = self._reconciled % FULL_RECONCILE == 0
         lanes = [lane for lane in self._lanes if (everywhere or lane.unsure) and lane.readable]
+        known = [set(lane.flights) for lane in lanes]
         found: Sequence[list[str] | BrokerError]
         try:
             found = await self._broker.reader.pending_on([lane.keys for lane in lanes], worker=self._worker)
         except BrokerError as error:
             found = [error] * len(lanes)
-        for lane, pending in zip(lanes, found, strict=True):
+        for lane, pending, under_way in zip(lanes, found, known, strict=True):
             try:
                 if isinstance(pending, BrokerError):
                     raise pending
-                await self._reconcile(lane, pending)
+                await self._reconcile(lane, pending, under_way)
             except HeadraceError as error:
                 log.debug("reconcile.failed", route=lane.name, code=error.code)
 
-    async def _reconcile(self, lane: Lane, pending: Sequence[str]) -> None:
-        unknown = [entry for entry in pending if entry not in lane.flights]
-        lane.unsure = bool(lane.flights)
+    async def _reconcile(self, lane: Lane, pending: Sequence[str], under_way: Set[str]) -> None:
+        """Take on what is pending and not known, neither now nor when Redis was asked: runs have ended since."""
+        unknown = [entry for entry in pending if entry not in lane.flights and entry not in under_way]
+        lane.unsure = bool(lane.flights or under_way)
         if not unknown:
             return
         log.warning("entries.adopted", route=lane.name, count=len(unknown))
