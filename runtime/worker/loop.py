@@ -17,7 +17,7 @@ MAX_BACKOFF = 5.0
 
 
 class PeriodicLoop(ABC):
-    """Calls ``tick`` every ``interval`` seconds, give or take a fifth, until it is stopped.
+    """Calls ``tick`` every ``interval`` seconds, give or take a fifth, until its task is cancelled.
 
     An error of ours is logged and waited out; any other one ends the task, and the process with it: a role that has
     silently ended is worse than a restart.
@@ -27,7 +27,6 @@ class PeriodicLoop(ABC):
 
     def __init__(self, interval: float) -> None:
         self.interval = interval
-        self._stopped = False
         self._wake = asyncio.Event()
 
     @abstractmethod
@@ -35,9 +34,9 @@ class PeriodicLoop(ABC):
         """The work of one round."""
 
     async def run(self) -> None:
-        """Until ``stop``."""
+        """For ever."""
         failures = 0
-        while not self._stopped:
+        while True:
             try:
                 await self.tick()
                 failures = 0
@@ -47,11 +46,6 @@ class PeriodicLoop(ABC):
                     log.warning("loop.failed", loop=self.name, code=error.code, error=error.message)
             pause = self.interval if not failures else min(MAX_BACKOFF, 0.1 * 2**failures)
             await self._pause(pause * random.uniform(0.8, 1.2))  # noqa: S311  jitter, not a secret
-
-    def stop(self) -> None:
-        """End after the current round."""
-        self._stopped = True
-        self._wake.set()
 
     def nudge(self) -> None:
         """Do the next round now."""
