@@ -65,7 +65,6 @@ class Fleet:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._told: dict[str, tuple[RouteEntry, bytes]] = {}
 
     async def report(self, report: WorkerReport, *, ttl: float) -> None:
         """Tell that this worker is here; forgotten ``ttl`` seconds from now."""
@@ -93,17 +92,9 @@ class Fleet:
 
     async def register(self, routes: Sequence[RouteEntry]) -> None:
         """Tell where these routes read and write."""
-        if not routes:
-            return
-        told, self._told = self._told, {}
-        pairs: list[str | bytes] = []
-        for entry in routes:
-            before = told.get(entry.route)
-            # Told again and again, and for the most part the same.
-            raw = before[1] if before is not None and before[0] is entry else _ROUTE.dump_json(entry)
-            self._told[entry.route] = (entry, raw)
-            pairs += (entry.route, raw)
-        await self._connection.command("HSET", FLEET_ROUTES, *pairs)
+        if routes:
+            pairs = [part for entry in routes for part in (entry.route, _ROUTE.dump_json(entry))]
+            await self._connection.command("HSET", FLEET_ROUTES, *pairs)
 
     async def routes(self) -> dict[str, RouteEntry]:
         """Every registered route by name."""

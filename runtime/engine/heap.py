@@ -47,7 +47,6 @@ def free_components(graph: Any) -> None:
     A task, thread, tool or exception of the run that lives on, if only for a moment, has its component; that one, the
     graph and its vertices are left to the collector.
     """
-    component = None
     for vertex in graph.vertices:
         component = vertex.custom_component
         if component is not None and sys.getrefcount(component) <= _OWN:

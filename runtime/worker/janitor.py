@@ -42,8 +42,9 @@ class Janitor(PeriodicLoop):
     async def tick(self) -> None:
         """One round over the lanes, and now and then over the archive."""
         lanes = [lane for lane in self._lanes if lane.listening]
-        problems = [await self._audit(lanes), await self._thin(lanes)]
-        if (problem := problems[0] or problems[1]) is not None:
+        problem = await self._audit(lanes)
+        problem = await self._thin(lanes) or problem
+        if problem is not None:
             raise problem
         await self._tell_left_behind()
         await self._broker.fleet.prune()

@@ -11,14 +11,17 @@ class Limiter:
     def __init__(self, total: int) -> None:
         self._total = total
         self._used: Counter[str] = Counter()
-        self.used = 0
-        """Slots in use."""
         self.ended = 0
         """Deliveries that have ended."""
         self.crashed = 0
         """Deliveries in a row that ended with an error of ours."""
         self.stuck = 0
         """Slots of deliveries that have ended, whose runs have not: they did not let themselves be cancelled."""
+
+    @property
+    def used(self) -> int:
+        """Slots in use."""
+        return self._used.total()
 
     @property
     def free(self) -> int:
@@ -38,12 +41,10 @@ class Limiter:
     def take(self, route: str) -> None:
         """One slot for ``route``; the caller has looked before."""
         self._used[route] += 1
-        self.used += 1
 
     def give_back(self, route: str) -> None:
         """The slot of a delivery that has ended."""
         self.ended += 1
-        self.used -= 1
         self._used[route] -= 1
         if self._used[route] <= 0:
             del self._used[route]

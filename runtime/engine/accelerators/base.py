@@ -109,7 +109,7 @@ class Patches:
             before = len(self._before)
             try:
                 put(imported)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001  whatever it is, the import goes on
                 while len(self._before) > before:
                     setattr(*self._before.pop())
                 reason = f"{module} is not as it was: {type(error).__name__}: {error}"

@@ -129,12 +129,13 @@ def _install(patches: Patches) -> None:
     def make_text(original: Callable[[Any], None]) -> Callable[[Any], None]:
         @functools.wraps(original)
         def set_class_code(component: Any) -> None:
-            text = None if patches.off or component._code else texts.get(type(component))
-            if text is not None:
+            if patches.off or component._code:  # the text it was given is its own, not its class's
+                original(component)
+            elif (text := texts.get(type(component))) is not None:
                 component._code = text
-                return
-            original(component)
-            texts[type(component)] = component._code
+            else:
+                original(component)
+                texts[type(component)] = component._code
 
         return set_class_code
 

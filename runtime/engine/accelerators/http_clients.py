@@ -31,6 +31,9 @@ FRESH = 60.0
 """Seconds for which transports are handed out."""
 
 DONE = b"data: [DONE]"
+TAIL = 64
+"""Bytes of what was read last in which that stands, with the blank lines behind it."""
+
 REST = 0.1
 """Seconds in which the end of a streamed answer comes, after its last event, or its connection is closed."""
 
@@ -79,7 +82,7 @@ class _ToItsEnd(httpx.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for part in self._parts:
-            self._last = self._last[-len(DONE) :] + part
+            self._last = (self._last + part[-TAIL:])[-TAIL:]
             yield part
         self._last = b""
 

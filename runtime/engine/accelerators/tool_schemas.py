@@ -3,7 +3,7 @@
 Why: an agent makes a pydantic class for each of its tools, twice a run, a millisecond or more each, and of each another
 that tells the model of them, with its JSON schema.
 Safe because: the key is all that the engine and LangChain read of the inputs to make the class, and the class holds no
-more than that; one whose fields were changed is not used again. Inputs with a default that can be changed are left to
+more than that; one that anybody has written to is not used again. Inputs with a default that can be changed are left to
 the engine, and so are classes that are not made here. Of the JSON schema everybody gets a copy.
 """
 
@@ -40,8 +40,8 @@ class _Classes:
     def get(self, key: Hashable, make: Callable[[], type[BaseModel]]) -> type[BaseModel]:
         """The class for ``key``, made anew where somebody has written to it; raises what making it raises."""
         with self._lock:
-            made, fields = self._made.get(key, (None, ()))
-            if made is not None and fields == _written(made):
+            made, written = self._made.get(key, (None, ()))
+            if made is not None and _same(made, written):
                 self._made.move_to_end(key)
                 return made
         made = make()
@@ -71,15 +71,18 @@ class Schemas:
         name, model, fields = args
         if model not in self._whole or kwargs.keys() - {"fn_description"}:
             return make(*args, **kwargs)
-        key = (name, model, tuple(fields), kwargs.get("fn_description"))
-        return self._told.get(key, lambda: make(*args, **kwargs))
+
+        def make_keeping() -> type[BaseModel]:
+            made: Any = make(*args, **kwargs)
+            made.model_json_schema = classmethod(_keeping(made.model_json_schema))
+            return made  # type: ignore[no-any-return]  # Any, to put a method of ours on it
+
+        return self._told.get((name, model, tuple(fields), kwargs.get("fn_description")), make_keeping)
 
     def keep_json(self, keep: Callable[[type], None], kind: Any) -> None:
-        """As LangChain's ``_patch_json_schema_cache``, which has a class keep its JSON schema. Once for each class."""
+        """As LangChain's ``_patch_json_schema_cache``, which has a class keep its JSON schema, as these do already."""
         if kind not in self._told:
             keep(kind)
-        elif "model_json_schema" not in kind.__dict__:
-            kind.model_json_schema = classmethod(_keeping(kind.model_json_schema))
 
 
 def _keeping(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,17 +104,14 @@ def _keeping(make: Callable[..., Any]) -> Callable[..., Any]:
 
 def _written(made: type[BaseModel]) -> tuple[Any, ...]:
     """What is written on a class and its fields, to see whether anybody has written to it since."""
-    own = {name: value for name, value in vars(made).items() if name not in _MADE_LATER}
-    return (
-        tuple((name, id(value)) for name, value in own.items()),
-        repr(made.model_config),
-        repr(made.model_fields),
-        made.__doc__,
-    )
+    return dict(vars(made)), repr(made.model_config), repr(made.model_fields)
 
 
-_MADE_LATER = frozenset({"model_json_schema", "_json_schema_cache", "__doc__", "__abstractmethods__", "_abc_impl"})
-"""What Python, and this module, put on a class after it is made."""
+def _same(made: type[BaseModel], before: tuple[Any, ...]) -> bool:
+    """Whether nobody has written to a class since."""
+    own, *rest = before
+    now, *others = _written(made)
+    return rest == others and own.keys() == now.keys() and all(now[name] is own[name] for name in own)
 
 
 def _key(inputs: list[Any]) -> Hashable | None:

@@ -161,6 +161,7 @@ def test_the_text_of_a_class_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) 
     from lfx.components.input_output import ChatInput
     from lfx.custom.custom_component import component
 
+    assert ChatInput(_code="own")._code == "own"
     first = ChatInput()._code
     assert first and "class ChatInput" in first
     monkeypatch.setattr(component.inspect, "getmodule", lambda _: pytest.fail("it was looked up again"))
@@ -472,10 +473,11 @@ def test_what_a_model_is_told_of_a_tool_is_made_once() -> None:
         lambda kind: kind.model_fields.pop("a"),
         lambda kind: kind.model_config.update(title="own"),
         lambda kind: setattr(kind, "remembered", "a secret"),
+        lambda kind: setattr(kind, "model_json_schema", classmethod(lambda *_, **__: {"title": "own"})),
         lambda kind: kind.model_json_schema().update(title="own"),
         lambda kind: kind.model_json_schema()["properties"]["a"].update(description="own"),
     ],
-    ids=["description", "default", "field", "config", "attribute", "schema", "field in the schema"],
+    ids=["description", "default", "field", "config", "attribute", "method", "schema", "field in the schema"],
 )
 @pytest.mark.parametrize("which", ["arguments", "told"])
 @pytest.mark.usefixtures("engine")
