@@ -12,7 +12,9 @@ process; ``restore`` undoes it between runs.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import ItemsView, Iterator
+from typing import ClassVar
 
 import structlog
 
@@ -86,7 +88,9 @@ class _RunEnviron(_plain):  # type: ignore[misc, valid-type]  # os._Environ has 
 
 
 class EnvironGuard:
-    """Keeps runs' changes of the environment to themselves."""
+    """Keeps runs' changes of the environment to themselves. Several of a process share the layer."""
+
+    _all: ClassVar[weakref.WeakSet[EnvironGuard]] = weakref.WeakSet()
 
     def __init__(self) -> None:
         self._base: dict[bytes, bytes] = {}
@@ -95,6 +99,7 @@ class EnvironGuard:
 
     def install(self) -> None:
         """Give os.environ its layer, and remember how it stands."""
+        self._all.add(self)
         os.environ.__class__ = _RunEnviron
         self.remember()
 
@@ -131,8 +136,10 @@ class EnvironGuard:
             log.warning("environment.restored", variables=fresh)
 
     def remove(self) -> None:
-        """Make os.environ the plain one again."""
-        os.environ.__class__ = _plain
+        """Make os.environ the plain one again, when nobody else needs its layer."""
+        self._all.discard(self)
+        if not self._all:
+            os.environ.__class__ = _plain
 
 
 def _encoded() -> dict[bytes, bytes]:

@@ -249,11 +249,11 @@ class Consumer:
     async def _glance_if_time(self) -> None:
         """See whether any quiet lane has something after all: whoever parks, destroys or unblocks says nothing."""
         now = time.monotonic()
-        if now < self._next_glance:
+        if now < self._next_glance or self._limiter.free <= 0:  # without a free slot: as soon as there is one
             return
         self._next_glance = now + self._settings.poll_interval
         quiet = [lane for lane in self._lanes if lane.quiet]
-        if not quiet or self._limiter.free <= 0:
+        if not quiet:
             return
         seen: Sequence[int | BrokerError | None]
         try:
@@ -283,7 +283,9 @@ class Consumer:
         quiet = [lane for lane in lanes if self._room(lane) > 0] if self._limiter.used else lanes
         if not quiet and self._slot is not None:
             self._slot.polled()  # there is nothing to look for: every place is taken
-        times = [self._next_glance, self._next_reconcile, *(lane.next_look for lane in quiet)]
+        times = [self._next_reconcile, *(lane.next_look for lane in quiet)]
+        if self._limiter.free > 0:
+            times.append(self._next_glance)
         if self._news.deaf_until > now:
             times.append(self._news.deaf_until)
         await self._news.listen([lane for lane in quiet if not lane.failures])

@@ -118,8 +118,24 @@ async def test_what_the_host_changes_between_runs_stands(guard: EnvironGuard) ->
     guard.remember()
 
 
-def test_outside_of_runs_it_is_the_plain_one(guard: EnvironGuard) -> None:
+def test_outside_of_runs_it_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, guard: EnvironGuard) -> None:
+    monkeypatch.setattr(EnvironGuard, "_all", {guard})  # an engine of other tests may live in this process
+    layer = type(os.environ)
     os.environ["PLAIN"] = "1"
     assert os.environ.pop("PLAIN") == "1"
     guard.remove()
     assert type(os.environ).__name__ == "_Environ"
+    os.environ.__class__ = layer
+
+
+async def test_an_engine_that_closes_takes_nothing_from_another(guard: EnvironGuard) -> None:
+    other = EnvironGuard()
+    other.install()
+    other.install()  # as an engine that is prepared again
+    other.remove()
+    token = CURRENT.set(state())
+    try:
+        os.environ["OWN"] = "1"
+    finally:
+        CURRENT.reset(token)
+    assert "OWN" not in os.environ
