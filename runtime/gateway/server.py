@@ -134,5 +134,6 @@ def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=settings.gateway.keep_alive,
         timeout_graceful_shutdown=max(1, int(settings.gateway.grace)),
     )

@@ -13,7 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from runtime.gateway import problems
 from runtime.gateway.protocol import guarded
-from runtime.gateway.server import listen
+from runtime.gateway.server import _config, listen
+from runtime.settings import Settings
 
 
 class App:
@@ -87,3 +88,9 @@ def test_a_client_that_has_gone_is_no_failure_of_the_gateway(capsys: pytest.Capt
     request = Request({"type": "http", "path": "/x", "headers": [], "query_string": b""})
     assert problems.answer_to(request, ClientDisconnect()).status_code == 400
     assert "gateway.failed" not in "".join(capsys.readouterr())
+
+
+def test_a_connection_outlives_those_of_a_load_balancer_in_front() -> None:
+    """One that the gateway closes as a request is on its way is a 502 to whoever sent it: they keep theirs for 60 s."""
+    settings = Settings()
+    assert _config(App(), settings).timeout_keep_alive == settings.gateway.keep_alive > 60  # type: ignore[arg-type]  # an ASGI app

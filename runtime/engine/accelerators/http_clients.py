@@ -38,7 +38,11 @@ REST = 0.1
 """Seconds in which the end of a streamed answer comes, after its last event, or its connection is closed."""
 
 MAX_URLS = 64
-LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=5.0)
+KEPT = 1.5
+"""Seconds for which a connection rests unused. A server that closes it as a request is on its way breaks that request,
+and servers of models close them after 5 (uvicorn, Node) or 2 (gunicorn)."""
+
+LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=KEPT)
 """A client of its own per run would not have been limited by its neighbours."""
 
 Pair = dict[str, Any]

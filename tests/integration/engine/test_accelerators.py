@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 import structlog
+import uvicorn
 from pydantic import BaseModel
 
 from runtime.engine import accelerators
@@ -717,6 +718,12 @@ async def test_what_is_left_of_a_finished_stream_is_read(
     assert [await anext(body) for _ in range(left_after)] == list(parts[:left_after])
     await stream.aclose()
     assert (inner.read, inner.closed) == (read, 1)
+
+
+def test_a_connection_is_let_go_before_a_server_of_models_does_it() -> None:
+    """Or a request meets a connection that is being closed, and is tried again, or fails."""
+    assert http_clients.LIMITS.keepalive_expiry is not None
+    assert http_clients.LIMITS.keepalive_expiry < 2 < uvicorn.Config(None).timeout_keep_alive  # type: ignore[arg-type]  # no application: only its defaults are read
 
 
 async def test_each_call_brings_its_own_key(run: Runner) -> None:
