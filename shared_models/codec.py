@@ -97,9 +97,9 @@ def encode(envelope: EventEnvelope, *, payload: str | None = None) -> tuple[tupl
         "tokens": False,
     }
     fields = [("schema", SCHEMA_VERSION)]
-    for name in EventEnvelope.model_fields:
+    for name in _TEXT_FIELDS:
         value = getattr(envelope, name)
-        if name not in _JSON_FIELDS and value not in (None, "") and value != defaults.get(name):
+        if value not in (None, "") and value != defaults.get(name):
             fields.append((name, "true" if value is True else str(value)))
     if envelope.attributes:
         fields.append(("attributes", dump_json(envelope.attributes, field="attributes")))
@@ -108,7 +108,8 @@ def encode(envelope: EventEnvelope, *, payload: str | None = None) -> tuple[tupl
     return tuple(fields)
 
 
-_JSON_FIELDS = frozenset({"payload", "attributes"})
+_TEXT_FIELDS = tuple(name for name in EventEnvelope.model_fields if name not in ("payload", "attributes"))
+"""Those that are no JSON, in their order."""
 _MAX_PEEK = 16 * 1024 * 1024
 
 

@@ -71,6 +71,8 @@ _TRACESTATE = re.compile(rf"[\x20-\x7e\t]{{1,{MAX_TRACESTATE_BYTES}}}")
 
 def check_label(text: str, *, field: str, limit: int = MAX_LABEL_BYTES) -> str:
     """``text`` if it is short and printable; EnvelopeInvalid otherwise."""
+    if len(text) <= limit and text.isascii() and text.isprintable():  # nearly all
+        return text
     if found := _CONTROL_CHARACTER.search(text):
         raise EnvelopeInvalid(f"{field}: has the control character U+{ord(found[0]):04X}", field=field)
     try:

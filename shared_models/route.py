@@ -169,7 +169,8 @@ class Accelerators(_Spec):
     @property
     def off(self) -> frozenset[str]:
         """The names of those that are not used."""
-        return frozenset(name for name, on in self if not on)
+        switches = vars(self)
+        return frozenset() if all(switches.values()) else frozenset(name for name, on in switches.items() if not on)
 
 
 class SecretSource(_Spec):

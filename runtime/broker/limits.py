@@ -21,7 +21,7 @@ _ROOM = 64 * 1024
 
 async def check_size(connection: Connection, asked: Call) -> None:
     """Raises OutcomeTooLarge for a call that the server would hang up on, and BrokerUnavailable."""
-    if sum(len(part) if isinstance(part, str | bytes) else 20 for part in asked.args) < LEAST // _WIDEST:
+    if sum([20 if isinstance(part, (int, float)) else len(part) for part in asked.args]) < LEAST // _WIDEST:
         return
     sizes = [_size(part) for part in (*asked.keys, *asked.args)]
     if sum(sizes) < LEAST:

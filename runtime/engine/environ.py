@@ -83,8 +83,19 @@ class _RunEnviron(_plain):  # type: ignore[misc, valid-type]  # os._Environ has 
         """All variables as they are now."""
         state = CURRENT.get()
         own = {} if state is None else state.environ
-        pairs = {self.decodekey(key): self.decodevalue(value) for key, value in list(self._data.items())}
-        return {key: value for key, value in (pairs | own).items() if value is not None} if own else pairs
+        # Each run asks twice, and hardly anything changes it.
+        coded, pairs = _Decoded.last
+        if coded != self._data:
+            coded = dict(self._data)
+            pairs = {self.decodekey(key): self.decodevalue(value) for key, value in coded.items()}
+            _Decoded.last = coded, pairs
+        return {key: value for key, value in (pairs | own).items() if value is not None} if own else dict(pairs)
+
+
+class _Decoded:
+    """The process's variables as they were when they were last asked for, and what they mean."""
+
+    last: ClassVar[tuple[dict[bytes, bytes], dict[str, str]]] = {}, {}
 
 
 class EnvironGuard:

@@ -29,7 +29,7 @@ LONGEST = 2.0
 MOST = 1000
 """Runs after which there is one, however cheap they are."""
 
-YOUNG, MIDDLE = 10_000, 20
+YOUNG, MIDDLE = 30_000, 20
 """New objects, and young collections, before the next; usually 700 and 10. A run makes thousands of objects that live
 as long as it does: looked at that often they cost a tenth of it."""
 

@@ -17,7 +17,7 @@ import structlog
 
 from runtime.telemetry import outlet
 from runtime.telemetry.quiet import Quiet
-from runtime.telemetry.redact import mask
+from runtime.telemetry.redact import is_secret_name, mask, may_hold_secret
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
@@ -71,8 +71,7 @@ def configure(settings: LogSettings) -> None:
         _add_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
-        _mask,
-        *((_console(),) if drawn else (_in_order, structlog.processors.JSONRenderer(_as_json))),
+        *((_mask, _console()) if drawn else (_as_json,)),
     )
     structlog.configure(
         processors=_Config.processors,
@@ -130,7 +129,7 @@ def _add_name(logger: Any, method: str, event: EventDict) -> EventDict:
     return event
 
 
-def _in_order(logger: Any, method: str, event: EventDict) -> EventDict:
+def _in_order(event: Mapping[str, Any]) -> dict[str, Any]:
     first = ("timestamp", "level", "logger", "event")
     return {**{name: event[name] for name in first if name in event}, **event}
 
@@ -143,10 +142,16 @@ def _mask(logger: Any, method: str, event: EventDict) -> Mapping[str, Any]:
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def _as_json(event: EventDict, **_: Any) -> str:
-    return _ENCODER.encode(event)
+def _as_json(logger: Any, method: str, event: EventDict) -> str:
+    # A line for each event: it is searched whole, and only one that may hold a secret is taken apart.
+    if all(type(value) in _SCALARS and not is_secret_name(name) for name, value in event.items()):
+        line = _ENCODER.encode(_in_order(event))
+        if not may_hold_secret(line):
+            return line
+    return _ENCODER.encode(_in_order(_mask(logger, method, event)))
 
 
 def _console() -> Processor:

@@ -11,8 +11,9 @@ import asyncio
 import selectors
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from runtime.worker.board import boot_time
 
@@ -62,22 +63,22 @@ class LoopClock:
 
         From any thread. A run that began at ``since`` has had ``now - since - lag`` seconds of its own.
         """
-        with self._lock:
-            stretches = list(self._stretches)
-            if self._turned is not None:
-                stretches.append(_Stretch(self._turned, self._time(), Counter(self._seen)))
         others = unknown = 0.0
-        for stretch in reversed(stretches):
-            if stretch.end <= since:
-                break
-            held = stretch.end - max(stretch.start, since)
-            if stretch.end - stretch.start < NOTABLE:
-                continue
-            if stretch.seen:
-                others += held * stretch.of_others(token)
-            else:
-                unknown += held
+        with self._lock:
+            for stretch in chain(self._under_way(), reversed(self._stretches)):
+                if stretch.end <= since:
+                    break
+                held = stretch.end - max(stretch.start, since)
+                if stretch.seen:
+                    others += held * stretch.of_others(token)
+                else:
+                    unknown += held
         return others + min(unknown, UNKNOWN_MOST)
+
+    def _under_way(self) -> Iterator[_Stretch]:
+        """The present stretch, once it counts."""
+        if self._turned is not None and (now := self._time()) - self._turned >= NOTABLE:
+            yield _Stretch(self._turned, now, self._seen)
 
     # --- told by the selector and the watchdog ------------------------------------------------------------------------
 

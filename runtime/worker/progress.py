@@ -90,6 +90,8 @@ class Progress:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._writing is None and not self._wanted and (not self._lines or self.age < SHORT):
+            return
         try:
             async with asyncio.timeout(LAST_LINES):
                 if self._writing is not None:

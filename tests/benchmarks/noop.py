@@ -24,6 +24,8 @@ from tests.benchmarks.taskiq_peer import install, taskiq
 from tests.support.harness import ECHO_FLOW
 
 STREAM = "flows:echo"
+SILENT = {"HEADRACE_LOG__LEVEL": "warning"}
+"""Says nothing of an event that goes well, as the peer does: it is started with its log level at ERROR."""
 SLOTS = "40"
 FILL = """
 local payload = ARGV[3]
@@ -51,7 +53,15 @@ async def measure(*, quick: bool = False) -> list[Row]:
                 await _starts(running.url, "idle", every=0.25, events=20 if quick else 60, target="<= 3"),
                 await _starts(running.url, "50 events/s", every=0.02, events=200 if quick else 1000, target="<= 15"),
             ]
-        rows = [Row("no-op, 40 in flight: Headrace", mine.values("Headrace"), load=load)]
+        with (
+            stack(flows, "--engine", "echo", "--concurrency", SLOTS, environment=SILENT) as running,
+            redis.Redis.from_url(running.url) as client,
+        ):
+            silent = steady(running, client, 1000, seconds)
+        rows = [
+            Row("no-op, 40 in flight: Headrace", mine.values("Headrace"), load=load),
+            Row("no-op, 40 in flight: Headrace without a line for each event", silent.values("Headrace"), load=load),
+        ]
         binaries = install(home / "environment")
         if binaries is not None:
             for kept in (False, True):
@@ -63,6 +73,9 @@ async def measure(*, quick: bool = False) -> list[Row]:
                     Row(f"no-op, 40 in flight: events/s, to {what}", theirs.values(what), ratio, target, quiet())
                 )
                 rows.append(Row(f"no-op, 40 in flight: CPU, to {what}", {}, mine.cpu_ms / theirs.cpu_ms))
+                rows.append(
+                    Row(f"no-op, 40 in flight: events/s without such lines, to {what}", {}, silent.rate / theirs.rate)
+                )
         return [*rows, *starts]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runtime.telemetry import redact
-from runtime.telemetry.redact import LONG_NAME, MASK, is_secret_name, mask, mask_text
+from runtime.telemetry.redact import LONG_NAME, MASK, is_secret_name, mask, mask_text, may_hold_secret
 
 KEY = "sk-proj-abcdefghij0123456789"
 
@@ -109,3 +109,31 @@ def test_long_names_are_looked_at_and_not_remembered() -> None:
     assert is_secret_name("x" * LONG_NAME + "_password")
     assert not is_secret_name("x" * 2 * LONG_NAME)
     assert redact._known.cache_info().currsize == 0
+
+
+_PARTS = (
+    "bearer ",
+    "Authorİzation: Basic ",
+    "abcdefgh.ijk",
+    "://u:",
+    "hunter22@h",
+    "token",
+    "api_key=",
+    '"',
+    ": ",
+    KEY,
+    "\n",
+)
+
+
+@example("Authorİzation: Basic dXNlcjpwYXNz")
+@example('{"password" : "hunter22"}')
+@given(st.lists(st.one_of(st.sampled_from(_PARTS), st.text(max_size=5))).map("".join))
+def test_a_line_that_is_let_through_holds_nothing_to_mask(text: str) -> None:
+    line = json.dumps({"text": text}, ensure_ascii=False)
+    assert may_hold_secret(line) or mask_text(text) == text
+
+
+def test_a_line_of_everyday_is_let_through() -> None:
+    line = {"event": "run.settled", "route": "hello", "event_id": "01a22c99-bc18-70dd-a54f-b96fbd26d3ce", "code": None}
+    assert not may_hold_secret(json.dumps(line))

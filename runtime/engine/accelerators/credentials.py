@@ -30,6 +30,8 @@ class InnerLoop:
         self._foreign: list[asyncio.AbstractEventLoop] = []
         """Those of the processes that this one was forked from: to close one would act on the descriptors of theirs."""
         self._busy = False
+        self._tasks: list[asyncio.Task[Any]] = []
+        """Of the work at hand. The loop's own tally is one of all loops: with many runs it is long to look through."""
 
     @property
     def usable(self) -> bool:
@@ -45,8 +47,10 @@ class InnerLoop:
             with _nowhere():
                 result = loop.run_until_complete(work)
             # What it has left would go on in the midst of the next work, which may be another run's.
-            done = not asyncio.all_tasks(loop) and not getattr(loop, "_asyncgens", None)
+            counted = loop.get_task_factory() == self._task
+            done = counted and all(task.done() for task in self._tasks) and not getattr(loop, "_asyncgens", None)
         finally:
+            self._tasks.clear()
             if not done:  # an error, too, may have come between two of its steps
                 self.close()
             self._busy = False
@@ -72,7 +76,13 @@ class InnerLoop:
         if self._loop is None:
             # A loop keeps the context that it is made in: it must not be that of the run which came first.
             self._owner, self._loop = os.getpid(), contextvars.Context().run(asyncio.new_event_loop)
+            self._loop.set_task_factory(self._task)
         return self._loop
+
+    def _task(self, loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(work, loop=loop, **more)
+        self._tasks.append(task)
+        return task
 
 
 @contextmanager

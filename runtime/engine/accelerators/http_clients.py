@@ -191,6 +191,7 @@ def _install(patches: Patches) -> None:
             await transports.close()
 
     patches.at_rest(rest)
+    helpers = patches.module(_HELPERS)
 
     def make(original: Callable[[str], Pair]) -> Callable[[str], Pair]:
         @functools.wraps(original)
@@ -204,7 +205,7 @@ def _install(patches: Patches) -> None:
             if shared is None:
                 return original(url)
             sync, async_ = shared.hand_out()
-            clients: Pair = patches.module(_HELPERS)._openai_clients_from_kwargs(
+            clients: Pair = helpers._openai_clients_from_kwargs(
                 {"follow_redirects": False, "transport": sync}, {"follow_redirects": False, "transport": async_}
             )
             return clients

@@ -608,6 +608,10 @@ async def test_what_a_look_up_leaves_does_not_go_on_in_the_next() -> None:
         tasks.append(asyncio.create_task(linger()))
         await asyncio.sleep(0)
 
+    async def leave_uncounted() -> None:
+        asyncio.get_running_loop().set_task_factory(None)
+        await leave()
+
     async def items() -> AsyncIterator[int]:
         try:
             yield 1
@@ -625,10 +629,10 @@ async def test_what_a_look_up_leaves_does_not_go_on_in_the_next() -> None:
 
     tasks: list[asyncio.Task[None]] = []
     generators: list[Any] = []
-    for leaves in (leave, leave_open):
+    for leaves in (leave, leave_uncounted, leave_open):
         on(inner, leaves(), loop)
         on(inner, look(), loop)
-    assert story == ["ended", "next", "closed", "next"]
+    assert story == ["ended", "next", "ended", "next", "closed", "next"]
     inner.close()
 
 

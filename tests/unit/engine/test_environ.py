@@ -83,6 +83,9 @@ async def test_its_pairs_are_those_that_can_be_looked_up(guard: EnvironGuard) ->
         CURRENT.reset(token)
     assert dict(os.environ.items()) == dict(os.environ)
     assert os.environ.pop("NOT_UTF_8") == os.fsdecode(b"\xff\xfe")
+    assert dict(os.environ.items()) == dict(os.environ), "however the process changed meanwhile"
+    os.environ["SHARED"] = "other"
+    assert dict(os.environ.items()) == dict(os.environ)
 
 
 def test_what_goes_around_it_is_undone(guard: EnvironGuard) -> None:
