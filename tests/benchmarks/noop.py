@@ -36,47 +36,56 @@ end
 """Events for Headrace, made by the server: from number ARGV[1], ARGV[2] of them, with the input ARGV[3]."""
 
 
+ROUNDS = 3
+"""Each of those that are compared is measured so often, in turn: the machine may be another's for half a minute."""
+
+
 async def measure(*, quick: bool = False) -> list[Row]:
     """Throughput with 40 in flight, and the time to the start of a run."""
-    seconds = 3.0 if quick else 10.0
+    seconds = 2.0 if quick else 5.0
+    found: dict[str, list[Sample]] = {}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         flows = echo_flows(home / "flows")
-        with (
-            stack(flows, "--engine", "echo", "--concurrency", SLOTS) as running,
-            redis.Redis.from_url(running.url) as client,
-        ):
-            load = quiet()
-            mine = steady(running, client, 1000, seconds)
-            await asyncio.to_thread(empty, client)
+        binaries = install(home / "environment")
+        load = quiet()
+        for number in range(ROUNDS):
+            for who, environment in (("Headrace", {}), ("Headrace, silent", SILENT)):
+                found.setdefault(who, []).append(_headrace(flows, environment, seconds=seconds))
+            for kept in (False, True) if binaries is not None else ():
+                theirs = _taskiq(binaries, home / f"taskiq-{kept}-{number}", seconds=seconds, results=kept)
+                found.setdefault(KEEPS if kept else "taskiq", []).append(theirs)
+        with stack(flows, "--engine", "echo", "--concurrency", SLOTS) as running:
             starts = [
                 await _starts(running.url, "idle", every=0.25, events=20 if quick else 60, target="<= 3"),
                 await _starts(running.url, "50 events/s", every=0.02, events=200 if quick else 1000, target="<= 15"),
             ]
-        with (
-            stack(flows, "--engine", "echo", "--concurrency", SLOTS, environment=SILENT) as running,
-            redis.Redis.from_url(running.url) as client,
-        ):
-            silent = steady(running, client, 1000, seconds)
-        rows = [
-            Row("no-op, 40 in flight: Headrace", mine.values("Headrace"), load=load),
-            Row("no-op, 40 in flight: Headrace without a line for each event", silent.values("Headrace"), load=load),
-        ]
-        binaries = install(home / "environment")
-        if binaries is not None:
-            for kept in (False, True):
-                theirs = _taskiq(binaries, home / f"taskiq-{kept}", seconds=seconds, results=kept)
-                what = "taskiq that keeps results" if kept else "taskiq"
-                target = "" if kept else ">= 1"
-                ratio = mine.rate / theirs.rate
-                rows.append(
-                    Row(f"no-op, 40 in flight: events/s, to {what}", theirs.values(what), ratio, target, quiet())
-                )
-                rows.append(Row(f"no-op, 40 in flight: CPU, to {what}", {}, mine.cpu_ms / theirs.cpu_ms))
-                rows.append(
-                    Row(f"no-op, 40 in flight: events/s without such lines, to {what}", {}, silent.rate / theirs.rate)
-                )
-        return [*rows, *starts]
+    return [*_rows(found, load), *starts]
+
+
+KEEPS = "taskiq that keeps results"
+
+
+def _rows(found: dict[str, list[Sample]], load: float) -> list[Row]:
+    """The middle one of each, and the middle ratio of those that were measured beside each other."""
+    middle = {who: sorted(samples, key=lambda sample: sample.rate)[ROUNDS // 2] for who, samples in found.items()}
+    rows = [Row(f"no-op, 40 in flight: {who}", sample.values(who), load=load) for who, sample in middle.items()]
+    for mine in ("Headrace", "Headrace, silent"):
+        for peer in (who for who in found if who.startswith("taskiq")):
+            pairs = list(zip(found[mine], found[peer], strict=True))
+            target = ">= 1" if (mine, peer) == ("Headrace", "taskiq") else ""
+            what = f"no-op, 40 in flight: {mine} to {peer}"
+            rows.append(Row(f"{what}, events/s", {}, quantile([a.rate / b.rate for a, b in pairs], 0.5), target, load))
+            rows.append(Row(f"{what}, CPU", {}, quantile([a.cpu_ms / b.cpu_ms for a, b in pairs], 0.5), load=load))
+    return rows
+
+
+def _headrace(flows: Path, environment: dict[str, str], *, seconds: float) -> Sample:
+    with (
+        stack(flows, "--engine", "echo", "--concurrency", SLOTS, environment=environment) as running,
+        redis.Redis.from_url(running.url) as client,
+    ):
+        return steady(running, client, 1000, seconds)
 
 
 def echo_flows(folder: Path, names: tuple[str, ...] = ("echo",)) -> Path:
