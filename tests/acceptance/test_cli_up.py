@@ -141,7 +141,7 @@ def started(home: Path, event_id: str) -> None:
     last = "0"
     for _ in range(5):
         words = ("redis", "--json", "XREAD", "BLOCK", "10000", "STREAMS", feed, last)
-        for last, fields in json.loads(headrace(*words, home=home).out)[0][1]:  # noqa: B007
+        for last, fields in json.loads(headrace(*words, home=home).out)[0][1]:  # noqa: B007  the next read begins behind the last line
             if "started" in fields:
                 return
     raise AssertionError("it has not started")

@@ -52,7 +52,7 @@ async def test_a_rolling_update_under_load_loses_nothing_and_spends_no_attempt(s
             old = pods.enter_context(worker_process(server_url, folders[0], ledger, **how))
             for folder in folders[1:]:
                 new, before = pods.enter_context(worker_process(server_url, folder, ledger, **how)), len(starts(ledger))
-                await until(lambda: len(new.children()) == 2 and len(starts(ledger)) > before + 60)  # noqa: B023
+                await until(lambda: len(new.children()) == 2 and len(starts(ledger)) > before + 60)  # noqa: B023  awaited here and now
                 for _ in range(2):  # as an impatient platform does
                     old.kill(signal.SIGTERM)
                 assert old.ended_with() == 0

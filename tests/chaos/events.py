@@ -140,7 +140,7 @@ class Producer:
             if event.succeeds and self._draw.random() < 0.01:
                 fields = dict(self._request(event).fields)
                 with suppress(redis_client.RedisError, OSError):
-                    await self._redis.xadd(event.keys.stream, fields)  # type: ignore[arg-type]
+                    await self._redis.xadd(event.keys.stream, fields)
 
     def _request(self, event: Event) -> PublishRequest:
         asked = {"event": event.id, "ledger": self._ledger, **MIX[event.kind][1]}

@@ -147,9 +147,12 @@ def serve(redis_url: str) -> None:
         if child == 0:
             _end_with(os.getppid())
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            ready = lambda: print(os.getpid(), flush=True)  # noqa: E731
-            os._exit(serve_one(Settings(), redis_url=redis_url, listening=listening, on_ready=ready))
+            os._exit(serve_one(Settings(), redis_url=redis_url, listening=listening, on_ready=_tell_who))
         os.waitpid(child, 0)
+
+
+def _tell_who() -> None:
+    print(os.getpid(), flush=True)
 
 
 def _end_with(parent: int) -> None:

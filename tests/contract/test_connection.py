@@ -174,7 +174,7 @@ async def test_errors_are_ours(own: RedisServer, quick: Broker) -> None:
     assert (replies[0], replies[2]) == (b"PONG", b"x")
     assert isinstance(replies[1], BrokerError)
     with pytest.raises(BrokerError, match="cannot be sent"):
-        await raw(quick, "SET", "k", None)  # type: ignore[arg-type]
+        await raw(quick, "SET", "k", None)
     own.execute("CONFIG", "SET", "requirepass", "hunter2")
     for url in (own.url, own.url.replace("//", "//:wrong@"), f"redis://127.0.0.1:{free_port()}/0"):
         stranger = Broker.connect(url, QUICK)

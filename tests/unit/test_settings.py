@@ -77,7 +77,7 @@ def test_the_redis_url_is_never_printed(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Settings().worker.concurrency = 5  # type: ignore[misc]
+        Settings().worker.concurrency = 5
 
 
 def test_what_a_flow_must_not_see_is_taken_away() -> None:

@@ -40,7 +40,7 @@ async def test_without_a_good_key_nothing_is_taken(gate, server):
     wrong = [None, {"authorization": f"Basic {good}"}, {"x-api-key": good[:-1]}, bearer(""), bearer("hr_x")]
     wrong += [bearer(f"hr_{key.id}_"), bearer(f"hr_{'0' * 12}_{good[16:]}"), bearer(good + "\u00e9")]
     for headers in wrong:
-        done = await post(gate, {k: v.encode("latin-1") for k, v in headers.items()} if headers else None)  # type: ignore[misc]
+        done = await post(gate, {k: v.encode("latin-1") for k, v in headers.items()} if headers else None)
         assert (done.status_code, done.json()["code"]) == (401, "unauthorized"), headers
         assert done.headers["www-authenticate"].startswith("Bearer")
     assert server.execute("EXISTS", HELLO.stream) == 0
@@ -166,7 +166,7 @@ async def test_unknown_ids_do_not_fill_the_memory(monkeypatch):
         async def get(self, key_id: str) -> None:
             return None
 
-    made = Auth(Keys(), GatewaySettings(auth="required"))  # type: ignore[arg-type]
+    made = Auth(Keys(), GatewaySettings(auth="required"))
     for number in range(10):
         await made._key(str(number))
     assert len(made._known) <= 3

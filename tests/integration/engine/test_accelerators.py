@@ -209,7 +209,7 @@ async def test_one_that_does_not_know_the_text_steps_aside(monkeypatch: pytest.M
             Accelerator(
                 known.name,
                 targets if known.name == name else known.targets,
-                lambda _, which=known.name: installed.append(which),  # type: ignore[misc]
+                lambda _, which=known.name: installed.append(which),
             )
         )
     monkeypatch.setattr(accelerators, "ALL", tuple(made))
@@ -268,7 +268,7 @@ def test_a_class_is_compiled_once_and_not_after_a_change() -> None:
     cache = ClassCache(compile_class, {source})
     first = cache.get(source)
     assert cache.get(source) is first and len(made) == 1
-    first.kinds.append("b")  # type: ignore[attr-defined]
+    first.kinds.append("b")
     assert cache.get(source) is not first and source in cache.refused
     assert cache.get(source) is not cache.get(source)
 
@@ -308,7 +308,7 @@ def test_tls_contexts_are_shared_by_what_they_depend_on(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("engine")
 def test_a_client_with_its_own_verification_is_left_alone() -> None:
     def context(client: httpx.Client) -> Any:
-        return client._transport._pool._ssl_context  # type: ignore[attr-defined]
+        return client._transport._pool._ssl_context
 
     with httpx.Client() as one, httpx.Client() as other, httpx.Client(verify=False) as blind:
         assert context(one) is context(other)
@@ -335,7 +335,7 @@ def test_copies_of_json_are_equal_and_share_nothing() -> None:
     made = copy_json(value)
     assert made == value
     made["nodes"][0]["a"].append(1)
-    assert value["nodes"][0]["a"] == [1, 2.5, None, True, "x"]  # type: ignore[index]
+    assert value["nodes"][0]["a"] == [1, 2.5, None, True, "x"]
     for other in ((1, 2), {1, 2}, object(), {"a": (1,)}):
         with pytest.raises(NotJSONError):
             copy_json(other)

@@ -161,7 +161,7 @@ async def test_a_worker_publishes_what_another_has_staged_and_does_not_run_it(
             raise BrokerUnavailable("cut")
         return await finish(self, claim, held)
 
-    Staging.finish = interrupted  # type: ignore[method-assign]
+    Staging.finish = interrupted
     try:
         async with running(a_cluster.url, write_ring(tmp_path), engine=engine):
             await publish(broker, event)
@@ -174,7 +174,7 @@ async def test_a_worker_publishes_what_another_has_staged_and_does_not_run_it(
             cut[0] = False
             await all_ended(broker, [event])
     finally:
-        Staging.finish = finish  # type: ignore[method-assign]
+        Staging.finish = finish
     assert engine.runs == {event: 1, downstream_event_id(event, 0, 0): 1}
     assert await results(broker) == {event: 1}
 

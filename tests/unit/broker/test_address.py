@@ -82,7 +82,7 @@ def test_all_keys_of_a_route_lie_in_its_streams_slot():
     ],
 )
 def test_the_key_of_a_command(command: tuple[object, ...], key: str | None):
-    assert _key(command) == key  # type: ignore[arg-type]
+    assert _key(command) == key
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class Replies:
 
 
 def on(**replies: Any) -> Broker:
-    return Broker(Replies(**replies))  # type: ignore[arg-type]
+    return Broker(Replies(**replies))
 
 
 @pytest.mark.parametrize(

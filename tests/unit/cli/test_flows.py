@@ -15,7 +15,7 @@ from tests.support.harness import write_flow
 
 def entry(name: str, **more: object) -> RouteEntry:
     fields = {"stream": f"flows:{name}", "group": "headrace", "dead_letters": "d", "results": "r", "version": "v1"}
-    return RouteEntry(route=name, **{**fields, **more})  # type: ignore[arg-type]
+    return RouteEntry(route=name, **{**fields, **more})
 
 
 def rows(folder: Path, running: Running | None = None) -> dict[str | None, dict[str, object]]:

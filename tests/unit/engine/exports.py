@@ -24,7 +24,7 @@ class FakeCatalog(Catalog):
         object.__setattr__(self, "absent", absent)
 
     def has_module(self, module: str) -> bool:
-        return module.partition(".")[0] not in self.absent  # type: ignore[attr-defined]
+        return module.partition(".")[0] not in self.absent
 
     def package_of(self, module: str) -> str:
         return module.partition(".")[0].replace("_", "-")

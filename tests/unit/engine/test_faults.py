@@ -126,7 +126,7 @@ def test_a_re_raise_with_the_same_text_is_seen_through() -> None:
         except APIError as error:
             raise ValueError(str(error)) from error
     except ValueError as outer:
-        assert type(innermost([outer, outer.__cause__])) is APIError  # type: ignore[list-item]
+        assert type(innermost([outer, outer.__cause__])) is APIError
 
 
 def test_retry_after_in_all_its_forms() -> None:
@@ -142,13 +142,13 @@ def test_retry_after_in_all_its_forms() -> None:
 
 def test_statuses_however_they_are_spelt() -> None:
     boto = Exception("x")
-    boto.response = {"ResponseMetadata": {"HTTPStatusCode": 403}}  # type: ignore[attr-defined]
+    boto.response = {"ResponseMetadata": {"HTTPStatusCode": 403}}
     assert status_of(boto) == 403
     google = Exception("x")
-    google.code = 429  # type: ignore[attr-defined]
+    google.code = 429
     assert status_of(google) == 429
     named = Exception("x")
-    named.code = "model_not_found"  # type: ignore[attr-defined]
+    named.code = "model_not_found"
     assert status_of(named) is None
     assert status_of(OSError(2, "x")) is None
 

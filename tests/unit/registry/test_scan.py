@@ -336,9 +336,9 @@ def test_a_snapshot_cannot_be_changed(flows: Folder) -> None:
     flows.flow("a.json")
     snapshot = scan(flows.root)
     with pytest.raises(TypeError):
-        snapshot.routes["b"] = snapshot.routes["a"]  # type: ignore[index]
+        snapshot.routes["b"] = snapshot.routes["a"]
     with pytest.raises(AttributeError):
-        snapshot.routes["a"].name = "b"  # type: ignore[misc]
+        snapshot.routes["a"].name = "b"
 
 
 def test_source_that_the_download_endpoint_wrote_as_lines_is_one_string(flows: Folder) -> None:

@@ -34,10 +34,10 @@ async def test_an_excuse_that_fails_does_not_end_the_wait_for_the_others() -> No
         fleet=SimpleNamespace(withdraw=withdraw),
     )
     children = [SimpleNamespace(name=name, keys=["k"], blame=None) for name in ("away", "slow")]
-    hand_on = HandOn(broker, children)  # type: ignore[arg-type]
+    hand_on = HandOn(broker, children)
     excusing = asyncio.create_task(hand_on.excuse())
     await failed.wait()
-    handing = asyncio.create_task(hand_on.all_of(children[1]))  # type: ignore[arg-type]
+    handing = asyncio.create_task(hand_on.all_of(children[1]))
     for _ in range(10):
         await asyncio.sleep(0)
     late.set()

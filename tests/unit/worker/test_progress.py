@@ -49,7 +49,7 @@ def feeds() -> Feeds:
 
 
 def made(feeds: Feeds, *, wanted: bool = True) -> Progress:
-    return Progress(feeds, KEYS, "e1", wanted=wanted)  # type: ignore[arg-type]
+    return Progress(feeds, KEYS, "e1", wanted=wanted)
 
 
 def tell(one: Progress, count: int, kind: RunEventType = RunEventType.COMPONENT_ENDED) -> None:
@@ -151,14 +151,14 @@ async def test_what_a_run_tells_after_another_has_taken_it_is_not_written(feeds,
         yield request
 
     clock, request = SimpleNamespace(lag_of=lambda *_: 0.0), SimpleNamespace(stream=True, tenant_id=None)
-    execution = Execution(SimpleNamespace(feeds=feeds), Slow(), clock, SimpleNamespace(files=files))  # type: ignore[arg-type]
+    execution = Execution(SimpleNamespace(feeds=feeds), Slow(), clock, SimpleNamespace(files=files))
     monkeypatch.setattr(execution, "_request", lambda *_: request)
     route = SimpleNamespace(spec=SimpleNamespace(timeout=60.0))
     claim = SimpleNamespace(keys=KEYS, event_id="e1", token="w.1")
-    flight = Flight(SimpleNamespace(name="a"), "1-0")  # type: ignore[arg-type]
+    flight = Flight(SimpleNamespace(name="a"), "1-0")
     active = SimpleNamespace(route=route, flow=None)
     work = SimpleNamespace(flight=flight, claim=claim, active=active, followed=False)
-    running = asyncio.create_task(execution.run(work))  # type: ignore[arg-type]
+    running = asyncio.create_task(execution.run(work))
     while flight._over is None:
         await asyncio.sleep(0)
     flight.end(Abort.LOST)

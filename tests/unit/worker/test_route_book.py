@@ -77,8 +77,8 @@ def world(**preloaded: EchoFlow) -> World:
     engine, lanes, leases = Engine(), Lanes(), Leases()
     known = {name: (flow_source(route(name)), flow) for name, flow in preloaded.items()}
     book = RouteBook(
-        leases,  # type: ignore[arg-type]
-        engine,  # type: ignore[arg-type]
+        leases,
+        engine,
         lanes,
         takes=lambda route: True,
         changed=lambda: None,
@@ -150,11 +150,11 @@ async def test_a_closed_lane_is_kept_until_its_group_was_left() -> None:
     await w.book.apply(snapshot(route("stays")))
     w.leases.away = True
     with pytest.raises(BrokerUnavailable):
-        await w.book.part(lease)  # type: ignore[arg-type]
+        await w.book.part(lease)
     assert [lane.name for lane in w.lanes] == ["stays", "gone"]
     assert lease.watched == [RouteKeys("flows:stays", "headrace")]
     w.leases.away = False
-    await w.book.part(lease)  # type: ignore[arg-type]
+    await w.book.part(lease)
     assert w.leases.left == [RouteKeys("flows:gone", "headrace")]
     assert [lane.name for lane in w.lanes] == ["stays"]
 

@@ -76,9 +76,9 @@ def work(event: str = "B", entry: str = "2-0") -> Work:
         tenant_id="tenant-B", reply_to="replies:B",
     )  # fmt: skip
     return Work(
-        flight=SimpleNamespace(abort=None, lane=lane),  # type: ignore[arg-type]
+        flight=SimpleNamespace(abort=None, lane=lane),
         delivery=Delivery(entry, ()),
-        active=SimpleNamespace(route=Route("a", RouteSpec(dead_letter="dead"), "v", "", {}, Path("a.json"))),  # type: ignore[arg-type]
+        active=SimpleNamespace(route=Route("a", RouteSpec(dead_letter="dead"), "v", "", {}, Path("a.json"))),
         claim=Claim(KEYS, "w", entry, "w.1", "k", event, 1.0),
         meta=RunMeta(route="a", version="v", root_id=event, tenant_id="tenant-B", session_id="s", key="k"),
         envelope=envelope,
@@ -88,7 +88,7 @@ def work(event: str = "B", entry: str = "2-0") -> Work:
 
 async def settled(takes: Any, outcome: Outcome, given: Work | None = None) -> Small:
     redis = Small(takes)
-    await Settler(redis, Settings()).settle(given or work(), outcome)  # type: ignore[arg-type]
+    await Settler(redis, Settings()).settle(given or work(), outcome)
     return redis
 
 
@@ -147,7 +147,7 @@ async def test_of_another_events_dead_letter_the_sender_of_this_one_hears_nothin
     """A dead holder of the same key has staged its outcome, which is refused; the entry in hand is another's."""
     redis = Small(lambda step, outcome: True)
     grant = Grant(Verdict.STAGED, "w.0", attempts=1, event_id=event, entry_id="1-0")
-    await Settler(redis, Settings()).finish(work(), grant)  # type: ignore[arg-type]
+    await Settler(redis, Settings()).finish(work(), grant)
     ((_, outcome, more),) = redis.written
     assert isinstance(outcome, DeadLettered)
     assert [p.stream for p in outcome.publications] == told
