@@ -22,7 +22,8 @@ class Delivery:
 class Fetched:
     """What one look at a stream brought.
 
-    ``more``: entries are left that could be read at once. ``tail``: the id after which anything new is new.
+    ``more``: entries are left that could be read at once, or may be, after as many as were asked for. ``tail``: the id
+    after which anything new is new.
     ``due_in``: ms until the next parked entry is due, if any; no date, for clocks differ. ``blocked``: the route is
     blocked.
     """

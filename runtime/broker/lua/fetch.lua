@@ -56,16 +56,21 @@ local function take(limit)
   end
 end
 
+-- Whether there were as many new ones as that.
 local function read(count)
-  if count < 1 then return end
+  if count < 1 then return false end
   local got = redis.call('XREADGROUP', 'GROUP', group, me, 'COUNT', count, 'STREAMS', stream, '>')
-  for _, entry in ipairs(got and got[1] and got[1][2] or {}) do entries[#entries + 1] = entry end
+  local new = got and got[1] and got[1][2] or {}
+  for _, entry in ipairs(new) do entries[#entries + 1] = entry end
+  return #new == count
 end
 
--- The id after which anything new is new, and whether unread entries lie before it.
-local function tail()
+-- The id after which anything new is new, and whether unread entries lie before it. Where one is to look again anyway
+-- the newest entry, which may be large, is not copied to know that: there may be some after the id that was read last.
+local function tail(again)
   g = standing()
   if g.lag == 0 then return g.last, false end
+  if again then return g.last, true end
   local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
   if last and before(g.last, last[1]) then return last[1], true end
   return g.last, false
@@ -90,9 +95,9 @@ end
 local half = math.floor(n / 2)
 if n % 2 == 1 and t[2] % 2 == 1 then half = half + 1 end
 take(half)
-read(n - #entries)
+local all = read(n - #entries)
 take(n - #entries)
-local last, more = tail()
+local last, more = tail(all)
 local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
 local due_in = first[2] and math.max(0, tonumber(first[2]) - now) or -1
 return {1, entries, (more or due_in == 0) and 1 or 0, last, due_in, 0, 0}
