@@ -105,7 +105,7 @@ class GatewaySettings(_Group):
     max_files: int = Field(default=20, ge=1, le=1000)
     max_headers: int = Field(default=32 * 1024, ge=1024)
     read_timeout: float = Field(default=20.0, gt=0)
-    """How long a client may take to send a request's headers, and again its body."""
+    """How long a client may take to send a request's headers, and again its body, and to take some of its answer."""
     keep_alive: int = Field(default=75, ge=1)
     """How long a connection is kept from request to request: longer than those in front of it keep theirs, often 60."""
     max_wait: float = Field(default=60.0, ge=0)

@@ -24,8 +24,9 @@ AHEAD = 32
 class GuardedProtocol(HttpToolsProtocol):
     """The server's own protocol, guarded.
 
-    ``read_timeout``: seconds in which a request's headers have to come. ``max_headers``: bytes that may come without
-    an end of the headers or a piece of the body: they stay in memory until then. ``most``: connections of the process.
+    ``read_timeout``: seconds in which a request's headers have to come, and in which a client takes some of its answer.
+    ``max_headers``: bytes that may come without an end of the headers or a piece of the body: they stay in memory until
+    then. ``most``: connections of the process.
     """
 
     read_timeout: float
@@ -43,6 +44,9 @@ class GuardedProtocol(HttpToolsProtocol):
         """The request that is answered now; ``cycle`` is the one that came last."""
         self._deaf = False
         """What else comes is not read: the connection ends with the answers that are due."""
+        self._untaken = 0
+        """Bytes of the answer that the client had not taken when it was last looked at."""
+        self._taking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base narrows it
         """Begin to wait for the headers; refuse the connection if there are too many."""
@@ -55,6 +59,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         self._unwatch()
+        self._settle_taking()
         self.pipeline.clear()
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
@@ -68,6 +73,32 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             self._running.keep_alive = False
+
+    def pause_writing(self) -> None:
+        """The client takes no more for now: whoever takes nothing at all is not waited for for ever."""
+        super().pause_writing()
+        self._expect_taking()
+
+    def resume_writing(self) -> None:
+        """It has taken enough to go on."""
+        self._settle_taking()
+        super().resume_writing()
+
+    def _expect_taking(self) -> None:
+        self._settle_taking()
+        self._untaken = self.transport.get_write_buffer_size()
+        self._taking = self.loop.call_later(self.read_timeout, self._look_at_taking)
+
+    def _look_at_taking(self) -> None:
+        if self.transport.get_write_buffer_size() < self._untaken:
+            self._expect_taking()
+        else:
+            self.transport.abort()
+
+    def _settle_taking(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
 
     def data_received(self, data: bytes) -> None:
         """Headers that have come whole are no longer waited for; those of the next request are."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,14 +44,14 @@ class App:
 
 
 @asynccontextmanager
-async def served(app: App) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    socket = listen("127.0.0.1", 0)
-    protocol = guarded(read_timeout=5, max_headers=8192, most=10)
+async def served(app: App | Much, read_timeout: float = 5) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+    listening = listen("127.0.0.1", 0)
+    protocol = guarded(read_timeout=read_timeout, max_headers=8192, most=10)
     config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None)  # type: ignore[arg-type]  # an ASGI app
     server = uvicorn.Server(config)
-    running = asyncio.create_task(server._serve([socket]))
+    running = asyncio.create_task(server._serve([listening]))
     try:
-        yield server, socket.getsockname()[1]
+        yield server, listening.getsockname()[1]
     finally:
         server.should_exit = True
         await asyncio.wait_for(running, 10)
@@ -88,6 +90,43 @@ def test_a_client_that_has_gone_is_no_failure_of_the_gateway(capsys: pytest.Capt
     request = Request({"type": "http", "path": "/x", "headers": [], "query_string": b""})
     assert problems.answer_to(request, ClientDisconnect()).status_code == 400
     assert "gateway.failed" not in "".join(capsys.readouterr())
+
+
+class Much:
+    """Answers with more than a client's and a server's buffers hold."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(64):
+            await send({"type": "http.response.body", "body": b"x" * 1_000_000, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        self.ended.set()
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_does_not_keep_its_connection() -> None:
+    app = Much()
+    async with served(app, read_timeout=0.2) as (server, port):
+        with closing(socket.create_connection(("127.0.0.1", port))) as line:
+            line.sendall(get("/"))
+            await asyncio.wait_for(app.ended.wait(), 10)
+            assert not server.server_state.connections
+
+
+async def test_one_that_takes_some_of_it_keeps_it() -> None:
+    protocol = object.__new__(guarded(read_timeout=60, max_headers=8192, most=10))
+    transport = SimpleNamespace(left=[50, 40, 40], aborted=False)
+    transport.get_write_buffer_size = lambda: transport.left[0]
+    transport.abort = lambda: setattr(transport, "aborted", True)
+    protocol.transport, protocol.loop, protocol._taking = transport, asyncio.get_running_loop(), None
+    protocol._expect_taking()
+    for aborted in (False, True):
+        transport.left.pop(0)
+        protocol._look_at_taking()
+        assert transport.aborted is aborted
+    protocol._settle_taking()
 
 
 def test_a_connection_outlives_those_of_a_load_balancer_in_front() -> None:
