@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -78,6 +79,7 @@ class Archive:
         if not await self._fresh(tenant, reference):
             with self._translated():
                 await self._obstore.put_async(self._store, name_of(tenant, reference), content)
+                await self._on_disk(tenant, reference)
         return reference
 
     async def put_file(self, tenant: str | None, file: BinaryIO) -> Reference:
@@ -87,6 +89,7 @@ class Archive:
             file.seek(0)
             with self._translated():
                 await self._obstore.put_async(self._store, name_of(tenant, reference), file, **_PARTS)
+                await self._on_disk(tenant, reference)
         return reference
 
     async def get(self, tenant: str | None, reference: Reference, *, most: int) -> bytes:
@@ -134,6 +137,13 @@ class Archive:
                 return False
         age = time.time() - meta["last_modified"].timestamp()
         return bool(meta["size"] == reference.size and age < self._retention / 2)
+
+    async def _on_disk(self, tenant: str | None, reference: Reference) -> None:
+        """Have a local folder's object outlive the machine: the event that refers to it does, and has nothing else."""
+        if self._folder is not None:
+            path = self._folder / name_of(tenant, reference)
+            for each in (path, path.parent, self._folder):
+                await asyncio.to_thread(_sync, each)
 
     async def _read(self, tenant: str | None, reference: Reference) -> AsyncIterator[bytes]:
         digest = hashlib.sha256()
@@ -190,6 +200,14 @@ def _folder(url: str) -> Path | None:
     parts = urlsplit(url)
     path = Path(unquote(parts.path))
     return path if parts.scheme == "file" and path.is_absolute() and path != Path("/") else None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _reference(file: BinaryIO) -> Reference:

@@ -45,6 +45,25 @@ async def test_a_spooled_file_is_the_same_object_as_its_bytes(archive):
     assert await archive.get(None, reference, most=len(content)) == content
 
 
+async def test_in_a_folder_it_is_on_disk_before_anything_refers_to_it(tmp_path, monkeypatch):
+    """The stream is, within a second: an event whose payload a power cut took would be a dead letter."""
+    archive, synced = of_folder(tmp_path), list[Path]()
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    reference = await archive.put("t", b"12345")
+    path = tmp_path / name_of("t", reference)
+    assert synced == [path, path.parent, tmp_path]
+    with tempfile.TemporaryFile() as file:
+        file.write(b"123456")
+        reference = await archive.put_file("t", file)
+    assert synced[3:] == [tmp_path / name_of("t", reference), path.parent, tmp_path]
+
+
 async def test_nothing_is_one_too(archive):
     assert await archive.get(None, await archive.put(None, b""), most=0) == b""
 
