@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http
 import json
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -32,6 +33,8 @@ class GuardedProtocol(HttpToolsProtocol):
     read_timeout: float
     max_headers: int
     most: int
+    resting: OrderedDict[GuardedProtocol, None]
+    """Those that are kept for another request, the longest first: they make room for new ones."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], **more: Any) -> None:
         super().__init__(config=config, server_state=server_state, app_state=app_state, **more)
@@ -51,15 +54,27 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base narrows it
         """Begin to wait for the headers; refuse the connection if there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > self.most:
+        if len(self.connections) > self.most and not self._make_room():
             self._refuse(503, "too_many_connections", "the gateway has as many connections as it may", retry_after=1)
             return
         self._watch()
+
+    def _make_room(self) -> bool:
+        if not self.resting:
+            return False
+        longest, _ = self.resting.popitem(last=False)
+        longest.transport.close()
+        return True
+
+    def _unset_keepalive_if_required(self) -> None:
+        self.resting.pop(self, None)
+        super()._unset_keepalive_if_required()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         self._unwatch()
         self._settle_taking()
+        self._unset_keepalive_if_required()  # the base class forgets it where the connection was reset
         self.pipeline.clear()
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
@@ -155,6 +170,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait a while for the rest of a body that nobody reads any more: it could go on for ever."""
         super().on_response_complete()
+        if self.timeout_keep_alive_task is not None and not self.transport.is_closing():
+            self.resting[self] = None
         if self._unread() and not self.transport.is_closing():
             self._watch()
 
@@ -238,5 +255,5 @@ class GuardedProtocol(HttpToolsProtocol):
 
 def guarded(*, read_timeout: float, max_headers: int, most: int) -> type[GuardedProtocol]:
     """The protocol for a server that takes at most ``most`` connections."""
-    limits = {"read_timeout": read_timeout, "max_headers": max_headers, "most": most}
+    limits = {"read_timeout": read_timeout, "max_headers": max_headers, "most": most, "resting": OrderedDict()}
     return type("Protocol", (GuardedProtocol,), limits)

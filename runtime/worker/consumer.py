@@ -284,8 +284,8 @@ class Consumer:
         if not quiet and self._slot is not None:
             self._slot.polled()  # there is nothing to look for: every place is taken
         times = [self._next_reconcile, *(lane.next_look for lane in quiet)]
-        if self._limiter.free > 0:
-            times.append(self._next_glance)
+        # Without a free slot there is no glance; but whoever is full tells all the same that it is alive.
+        times.append(self._next_glance if self._limiter.free > 0 else now + self._settings.poll_interval)
         if self._news.deaf_until > now:
             times.append(self._news.deaf_until)
         await self._news.listen([lane for lane in quiet if not lane.failures])

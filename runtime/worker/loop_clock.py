@@ -77,8 +77,9 @@ class LoopClock:
 
     def _under_way(self) -> Iterator[_Stretch]:
         """The present stretch, once it counts."""
-        if self._turned is not None and (now := self._time()) - self._turned >= NOTABLE:
-            yield _Stretch(self._turned, now, self._seen)
+        turned = self._turned  # a short one may end meanwhile: that is not told under the lock
+        if turned is not None and (now := self._time()) - turned >= NOTABLE:
+            yield _Stretch(turned, now, self._seen)
 
     # --- told by the selector and the watchdog ------------------------------------------------------------------------
 

@@ -44,23 +44,30 @@ async def measure(*, quick: bool = False) -> list[Row]:
     """Throughput with 40 in flight, and the time to the start of a run."""
     seconds = 2.0 if quick else 5.0
     found: dict[str, list[Sample]] = {}
+    loads: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         flows = echo_flows(home / "flows")
         binaries = install(home / "environment")
-        load = quiet()
-        for number in range(ROUNDS):
-            for who, environment in (("Headrace", {}), ("Headrace, silent", SILENT)):
-                found.setdefault(who, []).append(_headrace(flows, environment, seconds=seconds))
-            for kept in (False, True) if binaries is not None else ():
-                theirs = _taskiq(binaries, home / f"taskiq-{kept}-{number}", seconds=seconds, results=kept)
-                found.setdefault(KEEPS if kept else "taskiq", []).append(theirs)
+        ways: dict[str, Callable[[], Sample]] = {
+            "Headrace": lambda: _headrace(flows, {}, seconds=seconds),
+            "Headrace, silent": lambda: _headrace(flows, SILENT, seconds=seconds),
+        }
+        if binaries is not None:
+            ways["taskiq"] = lambda: _taskiq(binaries, home / "taskiq", seconds=seconds, results=False)
+            ways[KEEPS] = lambda: _taskiq(binaries, home / "taskiq-keeps", seconds=seconds, results=True)
+        order = list(ways)
+        for _ in range(ROUNDS):
+            for who in order:
+                loads.append(quiet())
+                found.setdefault(who, []).append(ways[who]())
+            order.append(order.pop(0))  # so that none always comes right after another
         with stack(flows, "--engine", "echo", "--concurrency", SLOTS) as running:
             starts = [
                 await _starts(running.url, "idle", every=0.25, events=20 if quick else 60, target="<= 3"),
                 await _starts(running.url, "50 events/s", every=0.02, events=200 if quick else 1000, target="<= 15"),
             ]
-    return [*_rows(found, load), *starts]
+    return [*_rows(found, max(loads)), *starts]
 
 
 KEEPS = "taskiq that keeps results"
@@ -173,7 +180,9 @@ def _taskiq(binaries: Path, home: Path, *, seconds: float, results: bool) -> Sam
             for number in range(start, start + 1000):
                 pipe.xadd(peer.stream, {"data": peer.message(number)})
             pipe.execute()
-        return busy(client, peer.family, server_pid(url), lambda: peer.done(client), seconds=seconds)
+        sample = busy(client, peer.family, server_pid(url), lambda: peer.done(client), seconds=seconds)
+        assert peer.done(client) < client.xlen(peer.stream), "it has run dry"
+        return sample
 
 
 async def _starts(url: str, how: str, *, every: float, events: int, target: str) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from types import SimpleNamespace
@@ -44,9 +45,11 @@ class App:
 
 
 @asynccontextmanager
-async def served(app: App | Much, read_timeout: float = 5) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+async def served(
+    app: App | Much, *, read_timeout: float = 5, most: int = 10
+) -> AsyncIterator[tuple[uvicorn.Server, int]]:
     listening = listen("127.0.0.1", 0)
-    protocol = guarded(read_timeout=read_timeout, max_headers=8192, most=10)
+    protocol = guarded(read_timeout=read_timeout, max_headers=8192, most=most)
     config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None)  # type: ignore[arg-type]  # an ASGI app
     server = uvicorn.Server(config)
     running = asyncio.create_task(server._serve([listening]))
@@ -90,6 +93,42 @@ def test_a_client_that_has_gone_is_no_failure_of_the_gateway(capsys: pytest.Capt
     request = Request({"type": "http", "path": "/x", "headers": [], "query_string": b""})
     assert problems.answer_to(request, ClientDisconnect()).status_code == 400
     assert "gateway.failed" not in "".join(capsys.readouterr())
+
+
+async def test_who_rests_makes_room_and_who_is_answered_does_not() -> None:
+    app = App()
+    async with served(app, most=2) as (_, port):
+        lines = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            lines.append((reader, writer))
+            writer.write(get("/"))
+            assert (await asyncio.wait_for(reader.readline(), 5)).split()[1] == b"200"
+        assert (await asyncio.wait_for(lines[0][0].read(), 5)).endswith(b"\r\n\r\n"), "the longest at rest has ended"
+        for _, writer in lines[1:]:
+            writer.write(get("/hold"))
+        await asyncio.wait_for(app.held.wait(), 5)
+        lines.append(await asyncio.open_connection("127.0.0.1", port))
+        assert (await asyncio.wait_for(lines[-1][0].readline(), 5)).split()[1] == b"503"
+        app.let_go.set()
+        for _, writer in lines:
+            writer.close()
+
+
+async def test_nothing_is_left_of_a_connection_that_was_reset() -> None:
+    async with served(App()) as (server, port):
+        line = socket.create_connection(("127.0.0.1", port))
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        line.sendall(get("/"))
+        while not (connections := list(server.server_state.connections)) or not connections[0].resting:
+            await asyncio.sleep(0)
+        [protocol] = connections
+        line.close()
+        async with asyncio.timeout(5):
+            while server.server_state.connections:
+                await asyncio.sleep(0)
+        assert protocol.timeout_keep_alive_task is None
+        assert not protocol.resting
 
 
 class Much:

@@ -47,12 +47,11 @@ class InnerLoop:
             with _nowhere():
                 result = loop.run_until_complete(work)
             # What it has left would go on in the midst of the next work, which may be another run's.
-            counted = loop.get_task_factory() == self._task
-            done = counted and all(task.done() for task in self._tasks) and not getattr(loop, "_asyncgens", None)
+            done = self._at_rest(loop)
         finally:
-            self._tasks.clear()
             if not done:  # an error, too, may have come between two of its steps
                 self.close()
+            self._tasks.clear()
             self._busy = False
         return result
 
@@ -69,6 +68,17 @@ class InnerLoop:
         with _nowhere():
             loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+        self._tasks.clear()  # they have the context of their run
+
+    def _at_rest(self, loop: Any) -> bool:
+        """Whether nothing is left on it: no task, not even one that the loop did not make, no call, no generator."""
+        return (
+            loop.get_task_factory() == self._task
+            and all(task.done() for task in self._tasks)
+            and not getattr(loop, "_ready", None)
+            and all(handle.cancelled() for handle in getattr(loop, "_scheduled", ()))
+            and not getattr(loop, "_asyncgens", None)
+        )
 
     def _idle(self) -> asyncio.AbstractEventLoop:
         if self._owner != os.getpid():

@@ -38,9 +38,9 @@ REST = 0.1
 """Seconds in which the end of a streamed answer comes, after its last event, or its connection is closed."""
 
 MAX_URLS = 64
-KEPT = 1.5
+KEPT = 4.0
 """Seconds for which a connection rests unused. A server that closes it as a request is on its way breaks that request,
-and servers of models close them after 5 (uvicorn, Node) or 2 (gunicorn)."""
+and servers of models close theirs after 5 (uvicorn and all that stand on it, Node)."""
 
 LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=KEPT)
 """A client of its own per run would not have been limited by its neighbours."""

@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -612,6 +613,10 @@ async def test_what_a_look_up_leaves_does_not_go_on_in_the_next() -> None:
         asyncio.get_running_loop().set_task_factory(None)
         await leave()
 
+    async def leave_unseen() -> None:
+        tasks.append(asyncio.Task(linger()))  # as some libraries make theirs
+        await asyncio.sleep(0)
+
     async def items() -> AsyncIterator[int]:
         try:
             yield 1
@@ -629,10 +634,12 @@ async def test_what_a_look_up_leaves_does_not_go_on_in_the_next() -> None:
 
     tasks: list[asyncio.Task[None]] = []
     generators: list[Any] = []
-    for leaves in (leave, leave_uncounted, leave_open):
+    for leaves in (leave, leave_uncounted, leave_unseen, leave_open):
         on(inner, leaves(), loop)
         on(inner, look(), loop)
-    assert story == ["ended", "next", "ended", "next", "closed", "next"]
+        used, _ = inner._loop, on(inner, look(), loop)
+        assert inner._loop is used, "one that leaves nothing does not cost the loop"
+    assert story == ["ended", "next", "next"] * 3 + ["closed", "next", "next"]
     inner.close()
 
 
@@ -651,6 +658,26 @@ async def test_a_fork_leaves_its_parents_loop_alone() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert inner._loop is parents
     assert on(inner, look(), loop) == 7
+    inner.close()
+
+
+async def test_a_look_up_that_fails_keeps_no_run() -> None:
+    inner, loop = InnerLoop(), asyncio.get_running_loop()
+
+    async def fail() -> None:
+        raise LookupError("no such key")
+
+    async def some_run() -> weakref.ref[Any]:
+        mine = Sessions()
+        contextvars.ContextVar[Any]("mine").set(mine)
+        with pytest.raises(LookupError):
+            on(inner, fail(), loop)
+        return weakref.ref(mine)
+
+    kept = await asyncio.create_task(some_run())
+    await asyncio.sleep(0)  # the loop itself lets go of what it ran last
+    gc.collect()
+    assert kept() is None
     inner.close()
 
 
@@ -727,7 +754,7 @@ async def test_what_is_left_of_a_finished_stream_is_read(
 def test_a_connection_is_let_go_before_a_server_of_models_does_it() -> None:
     """Or a request meets a connection that is being closed, and is tried again, or fails."""
     assert http_clients.LIMITS.keepalive_expiry is not None
-    assert http_clients.LIMITS.keepalive_expiry < 2 < uvicorn.Config(None).timeout_keep_alive  # type: ignore[arg-type]  # no application: only its defaults are read
+    assert http_clients.LIMITS.keepalive_expiry < uvicorn.Config(None).timeout_keep_alive  # type: ignore[arg-type]  # no application: only its defaults are read
 
 
 async def test_each_call_brings_its_own_key(run: Runner) -> None:

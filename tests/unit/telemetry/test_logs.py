@@ -74,6 +74,19 @@ def test_secrets_are_masked(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" in err
 
 
+def test_what_is_no_json_is_masked_too(capsys: pytest.CaptureFixture[str]) -> None:
+    configure()
+    structlog.get_logger("library").warning(
+        "x",
+        error=ValueError("Authorization: Bearer canary.12345"),
+        raw=b"api_key=canary22222",
+        more=[{"k": KeyError("sk-canary01234567")}],
+    )
+    [line] = told(capsys)
+    assert "canary" not in json.dumps(line)
+    assert "Authorization" in line["error"]
+
+
 def test_other_peoples_lines_go_the_same_way_from_warning_on(capsys: pytest.CaptureFixture[str]) -> None:
     configure()
     logging.getLogger("library").info("chatter")

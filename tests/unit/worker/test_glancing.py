@@ -55,3 +55,28 @@ async def test_a_glance_is_not_put_off_by_slots_that_are_taken() -> None:
     await consumer._glance_if_time()
     assert lane.hungry
     await broker.close()
+
+
+async def test_a_worker_that_is_full_goes_on_telling_that_it_is_alive() -> None:
+    """However seldom it reconciles: its probe would have it restarted, and with it the run that takes so long."""
+    broker, limiter, nothing = Broker(fake_connection()), Limiter(1), cast(Any, None)
+    told, board = asyncio.Queue[None](), SimpleNamespace(polled=lambda: told.put_nowait(None))
+    consumer = Consumer(
+        broker,
+        lanes=Lanes(),
+        limiter=limiter,
+        flights=Flights(),
+        processor=nothing,
+        lease=nothing,
+        settings=Settings(worker=WorkerSettings(poll_interval=0.01, reconcile_interval=1000.0)),
+        worker="w1",
+        slot=cast(Any, board),
+    )
+    limiter.take("long")
+    running = asyncio.create_task(consumer.run())
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            await told.get()
+    consumer.stop()
+    await running
+    await broker.close()

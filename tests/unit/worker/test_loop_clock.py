@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -82,6 +83,15 @@ def test_what_was_seen_in_a_short_turn_is_not_held_against_anybody_in_the_next(c
     stretch(clock, hand, NOTABLE / 2, "b")
     stretch(clock, hand, 2.0, "a")
     assert clock.lag_of("b", 100.0) == pytest.approx(2.0)
+
+
+def test_a_short_stretch_may_end_while_another_thread_asks():
+    turning: list[Callable[[], None]] = []
+    clock = LoopClock(lambda: turning.pop()() or 1.0 if turning else 1.0)
+    clock.works(0.0)
+    turning.append(clock.turns)
+    assert clock.lag_of("r", 0.0) == 0.0
+    assert not turning
 
 
 def test_where_nobody_was_seen_all_are_given_the_time_but_not_for_ever(clock, hand):
