@@ -56,7 +56,7 @@ chaos: $(VENV)/.ready  ## whole workers under faults of every kind, on both serv
 	$(BIN)/python -m tests.chaos --seed 3 --seconds 90 --events 1500 --engine langflow --workers 2 --every 3 --silent $(CHAOS)
 	$(BIN)/python -m tests.chaos.gateways --rounds 1000
 
-equality: $(VENV)/.ready  ## every accelerator over all of Langflow's starters, beside its own engine; about twenty minutes
+equality: $(VENV)/.ready  ## every accelerator over all of Langflow's starters, beside its own engine; about half an hour
 	$(BIN)/python -m tests.equality
 
 lock:  ## resolve the dependencies anew
