@@ -82,14 +82,17 @@ async def _payload(seconds: float) -> AsyncIterator[Row]:
 
 
 async def _processes(seconds: float) -> list[Row]:
-    """Basic prompting with an instant model. The stub, Valkey and the sender share the machine's cores with them."""
+    """Basic prompting with an instant model. The stub, Valkey and the sender share the machine's cores with them.
+
+    Long, since at its end one of two processes has nothing to do any more.
+    """
     found = list[Sample]()
     for processes in (1, 2):
         with tempfile.TemporaryDirectory() as home, stub() as model:
             flows = write_flows(Path(home) / "flows", model, ("basic",))
             with stack(flows, "--processes", str(processes), "--concurrency", "20") as running:
                 quiet()
-                found.append(await running.measure("basic", in_flight=40, seconds=max(4.0, 2 * seconds)))
+                found.append(await running.measure("basic", in_flight=40, seconds=max(8.0, 4 * seconds)))
     one, two = found
     values = {**one.values("1 process"), **two.values("2 processes")}
     return [Row("basic, 2 processes: events/s, to 1", values, two.rate / one.rate, ">= 1.8", load())]
