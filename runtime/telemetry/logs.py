@@ -17,7 +17,7 @@ import structlog
 
 from runtime.telemetry import outlet
 from runtime.telemetry.quiet import Quiet
-from runtime.telemetry.redact import is_secret_name, mask, mask_text, may_hold_secret
+from runtime.telemetry.redact import is_secret_name, mask, may_hold_secret
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
@@ -141,7 +141,7 @@ def _mask(logger: Any, method: str, event: EventDict) -> Mapping[str, Any]:
     return kept | cast("dict[str, Any]", mask(event))
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=lambda value: mask_text(str(value)))
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 

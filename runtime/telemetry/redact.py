@@ -54,7 +54,7 @@ _ASSIGNED = re.compile(rf"({_WORD}[\w-]{{0,64}}=)[^\s&\"',;]{{4,}}", re.IGNORECA
 
 
 def mask(value: Any) -> Any:
-    """A copy of JSON-like data in which what looks like a secret is ``***``."""
+    """A copy of JSON-like data in which what looks like a secret is ``***``; what is no JSON becomes text."""
     return _mask(value, named=False)
 
 
@@ -111,4 +111,6 @@ def _mask(value: Any, *, named: bool) -> Any:
         return {key: _mask(item, named=isinstance(key, str) and is_secret_name(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_mask(item, named=named) for item in value]
-    return value
+    if value is None or isinstance(value, int | float):
+        return value
+    return MASK if named else mask_text(str(value))  # an exception, say, or bytes: it will be written out so
