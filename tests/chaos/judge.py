@@ -26,6 +26,9 @@ from tests.chaos.world import LEASE, MAX_ATTEMPTS, World
 CLOCKS = 0.03
 """Seconds that the server's clock and the ledger's may differ."""
 
+SOON = 0.5
+"""Seconds after a FLUSHALL in which a run that began before it may still write its first line."""
+
 LATE = 15.0
 """Seconds after a run that its outcome may still be on its way to Redis."""
 
@@ -172,7 +175,7 @@ class Judge:
         return not seen or seen[-1] > at
 
     def _flushed(self, since: float, until: float) -> bool:
-        return any(since <= flush <= until for flush in self._flushes)
+        return any(since - SOON <= flush <= until for flush in self._flushes)
 
     # --- I4 ---------------------------------------------------------------------------------------------------------
 
@@ -185,9 +188,8 @@ class Judge:
             for execution in executions:
                 by_epoch[bisect_right(self._flushes, execution.began)].append(execution)
             for epoch, ran in by_epoch.items():
-                # One that began before a FLUSHALL may write its first line after it.
                 flush = self._flushes[epoch - 1] if epoch else 0.0
-                own = [x for x in ran if not self._others_doing(x) and x.began > flush + 0.5]
+                own = [x for x in ran if not self._others_doing(x) and x.began > flush + SOON]
                 failed = sum(x.how == "failed" for x in own)
                 most = max(most, len(ran))
                 if len(own) > MAX_ATTEMPTS + 1 or failed > MAX_ATTEMPTS:
