@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from runtime.broker.publisher import PublishRequest
 from runtime.errors import BrokerError
 from shared_models.codec import encode
 from shared_models.envelope import EventEnvelope
+from tests.chaos.pods import boot
 
 MIXED = RouteKeys("flows:mixed", "headrace")
 """The route whose events do everything."""
@@ -89,6 +91,8 @@ class Producer:
         self._ledger = ledger
         self._draw = random.Random(f"producer {seed}")
         self.tried: dict[str, Event] = {}
+        self.sent: dict[str, list[float]] = defaultdict(list)
+        """When it was tried to send each, by the boot clock."""
         self.accepted: set[str] = set()
         self.ended: set[str] = set()
         """What had ended when Redis lost it: never sent again."""
@@ -121,6 +125,8 @@ class Producer:
         left = list(events)
         self.tried.update((event.id, event) for event in left)
         while left:
+            for event in left:
+                self.sent[event.id].append(boot())
             try:
                 answers = await self._broker.publisher.publish_many([self._request(event) for event in left])
             except BrokerError:
@@ -139,6 +145,7 @@ class Producer:
         for event in events:
             if event.succeeds and self._draw.random() < 0.01:
                 fields = dict(self._request(event).fields)
+                self.sent[event.id].append(boot())
                 with suppress(redis_client.RedisError, OSError):
                     await self._redis.xadd(event.keys.stream, fields)
 

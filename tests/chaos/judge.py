@@ -21,13 +21,10 @@ from typing import Any
 from runtime.broker.keys import RouteKeys
 from shared_models.result import RunStatus
 from tests.chaos.events import ROUTES, Event
-from tests.chaos.world import LEASE, MAX_ATTEMPTS, World
+from tests.chaos.world import LEASE, MAX_ATTEMPTS, Epoch, World
 
 CLOCKS = 0.03
 """Seconds that the server's clock and the ledger's may differ."""
-
-SOON = 0.5
-"""Seconds after a FLUSHALL in which a run that began before it may still write its first line."""
 
 LATE = 15.0
 """Seconds after a run that its outcome may still be on its way to Redis."""
@@ -66,7 +63,9 @@ class Judge:
             for pid, name in pod.names.items():
                 self._names[pid], self._pods[pid] = name, pod.name
         self._deaths = {name: at for epoch in world.epochs for name, at in epoch.deaths.items()}
-        self._flushes = [epoch.ended for epoch in world.epochs[:-1]]
+        self._ended = world.epochs[:-1]
+        self._flushes = [epoch.ended for epoch in self._ended]
+        self._sent = world.producer.sent if world.producer is not None else {}
         self.verdict = Verdict()
 
     def judge(self) -> Verdict:
@@ -138,7 +137,7 @@ class Judge:
                     continue
                 if not self._held(first, second.began):
                     overlaps += first.closed != float("inf")
-                elif self._flushed(first.began, second.began):
+                elif any(self._before(first, end) and end.ended <= second.began for end in self._ended):
                     overlaps += 1
                 elif first.pid not in self._names:
                     unknown += 1
@@ -175,7 +174,15 @@ class Judge:
         return not seen or seen[-1] > at
 
     def _flushed(self, since: float, until: float) -> bool:
-        return any(since - SOON <= flush <= until for flush in self._flushes)
+        return any(since <= flush <= until for flush in self._flushes)
+
+    def _before(self, execution: Execution, epoch: Epoch) -> bool:
+        """Whether it was begun before a FLUSHALL, though its first line may have come later.
+
+        The event was not sent again in between: there was nothing to begin.
+        """
+        sent = self._sent.get(execution.event, ())
+        return execution.began <= epoch.ended or not any(epoch.asked <= at <= execution.began for at in sent)
 
     # --- I4 ---------------------------------------------------------------------------------------------------------
 
@@ -188,8 +195,8 @@ class Judge:
             for execution in executions:
                 by_epoch[bisect_right(self._flushes, execution.began)].append(execution)
             for epoch, ran in by_epoch.items():
-                flush = self._flushes[epoch - 1] if epoch else 0.0
-                own = [x for x in ran if not self._others_doing(x) and x.began > flush + SOON]
+                ended = self._ended[:epoch]
+                own = [x for x in ran if not self._others_doing(x) and not (ended and self._before(x, ended[-1]))]
                 failed = sum(x.how == "failed" for x in own)
                 most = max(most, len(ran))
                 if len(own) > MAX_ATTEMPTS + 1 or failed > MAX_ATTEMPTS:

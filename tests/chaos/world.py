@@ -105,6 +105,8 @@ class Epoch:
     """What Redis held between two losses of its data: ids of events by route, times of the boot clock."""
 
     began: float
+    asked: float = float("inf")
+    """When the FLUSHALL was sent that ended it."""
     ended: float = float("inf")
     results: dict[str, list[str]] = field(default_factory=dict)
     letters: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
@@ -263,6 +265,7 @@ class World:
                 pipe.zrange(keys.leases, 0, -1, withscores=True)
             if flush:
                 pipe.flushall()
+                epoch.asked = boot()
             replies = pipe.execute()
         epoch.ended = boot()
         for number, route in enumerate(ROUTES):

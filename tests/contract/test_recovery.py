@@ -150,6 +150,14 @@ async def without_grace(broker: Broker, keys: RouteKeys = KEYS) -> None:
     await raw(broker, "HSET", keys.obits, "#pulse", await now(broker), "#grace", 0)
 
 
+async def several(broker: Broker, count: int) -> list[RouteKeys]:
+    """So many routes whose groups exist."""
+    routes = [RouteKeys(f"flows:{n}", "headrace") for n in range(count)]
+    for keys in routes:
+        await broker.streams.ensure_group(keys)
+    return routes
+
+
 async def test_a_patrol_finds_a_lease_that_has_ended_and_leaves_the_rest_to_the_sweep(broker: Broker) -> None:
     hand = await Hand.ready(broker)
     await send(broker, "e1")
@@ -224,9 +232,8 @@ async def test_a_patrol_over_many_routes(broker: Broker) -> None:
 
 async def test_a_patrol_over_many_consumers_goes_on_in_another_call(real_broker: Broker) -> None:
     """Redis stands still during a call, whose time the consumers make."""
-    routes = [RouteKeys(f"flows:{n}", "headrace") for n in range(7)]
+    routes = await several(real_broker, 7)
     for n, keys in enumerate(routes):
-        await real_broker.streams.ensure_group(keys)
         await without_grace(real_broker, keys)
         names = [f"w{n}" for n in range(PATROL_CONSUMERS // 2)]
         await real_broker.connection.pipeline(
@@ -403,9 +410,7 @@ async def test_an_audit_asks_for_no_more_than_a_page_in_one_round_trip(
     real_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis serves nobody else before a round trip's calls are done."""
-    routes = [RouteKeys(f"flows:{n}", "headrace") for n in range(AUDIT_TOGETHER + 3)]
-    for keys in routes:
-        await real_broker.streams.ensure_group(keys)
+    routes = await several(real_broker, AUDIT_TOGETHER + 3)
     for keys in (routes[0], routes[-1]):
         hand = await Hand.ready(real_broker, "w1", keys)
         for n in range(30):
@@ -429,9 +434,7 @@ async def test_what_comes_later_and_is_away_hides_nothing_that_was_found(
     real_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a cluster's servers one may be away, and all routes of one round trip be on it."""
-    routes = [RouteKeys(f"flows:{n}", "headrace") for n in range(PATROL_PAGE + 1)]
-    for keys in routes:
-        await real_broker.streams.ensure_group(keys)
+    routes = await several(real_broker, PATROL_PAGE + 1)
     run_all, away = real_broker.connection.run_all, routes[-1].stream
 
     async def partly(calls: Sequence[Call]) -> list[Any]:

@@ -71,7 +71,10 @@ class InnerLoop:
         self._tasks.clear()  # they have the context of their run
 
     def _at_rest(self, loop: Any) -> bool:
-        """Whether nothing is left on it: no task, not even one that the loop did not make, no call, no generator."""
+        """Whether nothing is left on it: no task, no call, no generator.
+
+        Not seen is a task that the loop did not make and that waits for what lies outside of it, a socket say.
+        """
         return (
             loop.get_task_factory() == self._task
             and all(task.done() for task in self._tasks)
