@@ -159,6 +159,7 @@ class Accelerators(_Spec):
     message_dumps: bool = True
     debug_texts: bool = True
     agent_events: bool = True
+    graph_copies: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ from typing import Any
 from lfx.graph.graph.base import Graph
 
 from runtime.engine import catalog, family
+from runtime.engine.accelerators.graph_copies import GraphPrototypes, switch_caches
 from runtime.engine.accelerators.json_copies import packed
 from runtime.engine.base import FlowSource
 from runtime.engine.bindings import Bindings, standard_bindings, variables_of
 from runtime.engine.bundles import load_providers
+from runtime.engine.edits import Edit
 from runtime.engine.export import Export, graph_data, read_export
 from runtime.engine.faults import causes, innermost
 from runtime.engine.legacy import OldChat, old_chat_components
@@ -46,6 +48,7 @@ class Template:
     roots: tuple[Path, ...] = ()
     old_chat: Mapping[str, OldChat] = field(default_factory=dict)
     remembers: bool = False
+    prototypes: GraphPrototypes = field(default_factory=GraphPrototypes, compare=False, repr=False)
 
     @property
     def webhook(self) -> bool:
@@ -57,13 +60,13 @@ class Template:
         """Whether the flow has a component that runs another flow."""
         return bool(self.export.of_type(*RUNS_FLOW))
 
-    def copy(self, *, user_id: str, edit: Callable[[dict[str, Any]], None]) -> Any:
-        """A graph for one run. ``edit`` may change the copy's JSON before its components are made."""
+    def copy(self, *, user_id: str, edit: Edit) -> Any:
+        """A graph for one run, which changes the copy's JSON by ``edit`` before its components are made."""
+        copied = self.prototypes.copy(self.graph, user_id=user_id, edit=edit)
+        if copied is not None:
+            return copied
         graph = self.graph.copy_for_run(user_id=user_id, before_instantiate=lambda graph: edit(graph.raw_graph_data))
-        # copy_for_run makes the components after the graph has switched off their output caches; without this, loops
-        # saved by 1.1-1.4 never end.
-        graph._set_cache_to_vertices_in_cycle()
-        graph._set_cache_if_listen_notify_components()
+        switch_caches(graph)
         return graph
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from lfx.graph.exceptions import GraphPausedException
-from lfx.processing.process import apply_tweaks
 from lfx.schema.dotdict import dotdict
 from lfx.services.variable.request_scope import (
     activate_no_env_fallback,
@@ -25,9 +24,9 @@ from lfx.utils.flow_validation import is_protected_tweak_field
 from runtime.engine import catalog, preflight
 from runtime.engine.accelerators.base import OFF
 from runtime.engine.base import ChatHistory, Emit, FlowSource, RunOutput, RunRequest
-from runtime.engine.bindings import bind, variables_of_providers
+from runtime.engine.bindings import variables_of_providers
 from runtime.engine.bundles import load_providers
-from runtime.engine.export import raw_nodes
+from runtime.engine.edits import Edit, Fields
 from runtime.engine.faults import Circumstances, classify, masker
 from runtime.engine.files import event_files
 from runtime.engine.heap import free_components
@@ -39,16 +38,13 @@ from runtime.engine.oldchat import make_blocking
 from runtime.engine.outputs import read_result
 from runtime.engine.pauses import Checkpoints, Saved, paused, read_saved, resumed, watch
 from runtime.engine.state import CURRENT, ROOTS, RunState
-from runtime.engine.streaming import set_streaming
 from runtime.engine.success import check_success
-from runtime.engine.tables import fill_cells, unset_cells
+from runtime.engine.tables import unset_cells
 from runtime.engine.tweaks import chosen_providers, read_tweaks
 from runtime.errors import Fault, FlowUnready, RouteFault
 from shared_models.dead_letter import ErrorInfo
 
 _TENANTS = uuid.UUID("0b6a7e0c-9d1f-5c7e-8a43-3f5b6a0f7f11")
-
-Fields = dict[str, dict[str, Any]]
 
 
 def user_id(tenant: str | None) -> str:
@@ -179,7 +175,7 @@ class _Run:
             async with self.loading:
                 graph = await asyncio.to_thread(resumed, self.saved, self.request.resume)
         else:
-            graph = template.copy(user_id=user_id(self.request.tenant_id), edit=self._edit)
+            graph = template.copy(user_id=user_id(self.request.tenant_id), edit=self._edit())
         for vertex_id, text in self.inputs.texts.items():
             _give(graph.get_vertex(vertex_id), "input_value", text)
         for vertex_id, body in self.inputs.webhooks.items():
@@ -192,15 +188,8 @@ class _Run:
         bind_graph(graph, self.state)
         return graph
 
-    def _edit(self, data: dict[str, Any]) -> None:
-        """Change the copy's JSON: key fields get their standard variables, fields their tweaks."""
-        available = {k: v for k, v in self.template.bindings.items() if v in self.state.variables}
-        bind(data, available)
-        fill_cells(data, self.state.variables)
-        set_streaming(data, wanted=self.request.stream)
-        for node in raw_nodes(data):
-            if fields := self.fields.get(str(node.get("id"))):
-                apply_tweaks(node, fields)
+    def _edit(self) -> Edit:
+        return Edit(self.template.bindings, self.state.variables, self.request.stream, self.fields)
 
     async def _arun(self, graph: Any) -> None:
         await graph.arun(

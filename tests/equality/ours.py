@@ -29,6 +29,7 @@ from tests.equality import answers, outcome
 from tests.equality.plan import RUNS, Case, Plan, Run, Set
 from tests.support.history import Sessions
 from tests.support.offline import Offline
+from tests.support.prototypes import prototypes_at_once
 from tests.support.provider import StubProvider
 
 DEADLINE = 60.0
@@ -203,7 +204,7 @@ async def main(plan: Plan, folder: Path) -> None:
     watch()
     with contextlib.suppress(ImportError):
         importlib.import_module("langflow.api.v2.mcp")  # imports itself: another error the first time
-    with Offline().guard(), (folder / "outcomes.json").open("w") as outcomes:
+    with prototypes_at_once(), Offline().guard(), (folder / "outcomes.json").open("w") as outcomes:
         for name, under in plan.sets.items():
             told = await run_set(plan, under, folder, provider)
             print(json.dumps({"set": name, "routes": told}), file=outcomes, flush=True)

@@ -20,6 +20,7 @@ from runtime.engine.accelerators.container_host import CONTAINER_HOST
 from runtime.engine.accelerators.credentials import CREDENTIALS
 from runtime.engine.accelerators.debug_texts import DEBUG_TEXTS
 from runtime.engine.accelerators.display_text import DISPLAY_TEXT
+from runtime.engine.accelerators.graph_copies import GRAPH_COPIES
 from runtime.engine.accelerators.http_clients import HTTP_CLIENTS
 from runtime.engine.accelerators.json_copies import JSON_COPIES
 from runtime.engine.accelerators.message_dumps import MESSAGE_DUMPS
@@ -52,6 +53,7 @@ ALL: tuple[Accelerator, ...] = (
     MESSAGE_DUMPS,
     DEBUG_TEXTS,
     AGENT_EVENTS,
+    GRAPH_COPIES,
 )
 
 

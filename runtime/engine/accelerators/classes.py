@@ -48,21 +48,27 @@ class ClassCache:
         if code not in self._known:
             return self._compile(code, class_name)
         key = (code, class_name)
-        with self._lock:
-            kept = self._classes.get(key)
-            if kept is not None:
-                self._classes.move_to_end(key)
-            refused = code in self.refused
+        kept = self.kept(key)
         if kept is not None:
-            if _state(kept[0]) == kept[1]:
-                return kept[0]
-            log.warning("accelerator.class_changed", component=kept[0].__name__)
-            self._refuse(code, [f"the class {kept[0].__name__} was changed by a run"])
-            refused = True
+            return kept
         made = self._compile(code, class_name)
-        if not refused:
+        if code not in self.refused:
             self._keep(key, made)
         return made
+
+    def kept(self, key: Key) -> type | None:
+        """The class that is kept for a source and name, if it is what it was."""
+        with self._lock:
+            kept = self._classes.get(key)
+            if kept is None:
+                return None
+            self._classes.move_to_end(key)
+        made, state = kept
+        if _state(made) == state:
+            return made
+        log.warning("accelerator.class_changed", component=made.__name__)
+        self._refuse(key[0], [f"the class {made.__name__} was changed by a run"])
+        return None
 
     def _keep(self, key: Key, made: type) -> None:
         if reasons := _reasons(key[0]):
@@ -108,12 +114,25 @@ def _state(made: type) -> dict[str, Any]:
 _ENGINES_OWN = frozenset({"__abstractmethods__", "_abc_impl", "__doc__"})
 
 
+class _Installed:
+    """The cache that the installed accelerator keeps the classes in."""
+
+    cache: ClassCache | None = None
+
+
+def kept(key: Key) -> type | None:
+    """The class that the accelerator hands out for a source and name to the current run; None where it makes one."""
+    return None if _Installed.cache is None else _Installed.cache.kept(key)
+
+
 def _install(patches: Patches) -> None:
     loading = patches.module("lfx.interface.initialize.loading")
     components = patches.module("lfx.interface.components")
 
     def make(original: Compile) -> Compile:
         cache = ClassCache(original, shipped_sources(components._read_component_index(None) or {}))
+        _Installed.cache = cache
+        patches.at_undo(lambda: setattr(_Installed, "cache", None))
 
         @functools.wraps(original)
         def eval_custom_component_code(code: str, class_name: str | None = None) -> type:

@@ -16,6 +16,7 @@ from runtime.engine.langflow import LangflowEngine
 from shared_models.result import RunEventType
 from tests.support import flows
 from tests.support.history import Sessions
+from tests.support.prototypes import prototypes_at_once
 from tests.support.provider import StubProvider, provider, stub_server
 
 __all__ = ["provider", "stub_server"]
@@ -43,7 +44,8 @@ async def engine(files_root: Path) -> AsyncIterator[LangflowEngine]:
     """The engine."""
     made = LangflowEngine(file_roots=[files_root])
     await made.prepare(concurrency=20)
-    yield made
+    with prototypes_at_once():
+        yield made
     await made.close()
 
 

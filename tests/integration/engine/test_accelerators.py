@@ -355,12 +355,14 @@ def test_what_is_packed_unpacks_to_an_equal_copy() -> None:
 
 
 async def test_a_flow_is_packed_and_its_copies_are_plain(run: Runner) -> None:
+    from runtime.engine.edits import Edit
+
     template = await run.load(flows.hello())
     assert type(template.graph.raw_graph_data) is json_copies.Packed
     for off in (frozenset(), EVERY):
         token = base.OFF.set(off)
         try:
-            graph = template.copy(user_id="u", edit=lambda _: None)
+            graph = template.copy(user_id="u", edit=Edit({}, {}, stream=False, fields={}))
         finally:
             base.OFF.reset(token)
         assert type(graph.raw_graph_data) is dict
