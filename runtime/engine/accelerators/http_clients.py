@@ -25,6 +25,7 @@ from urllib.request import getproxies
 import httpx
 
 from runtime.engine.accelerators.base import Accelerator, Patches, Target
+from runtime.engine.accelerators.connections import KEPT, LIMITS, Connections
 from runtime.engine.state import CURRENT
 
 FRESH = 60.0
@@ -38,12 +39,8 @@ REST = 0.1
 """Seconds in which the end of a streamed answer comes, after its last event, or its connection is closed."""
 
 MAX_URLS = 64
-KEPT = 4.0
-"""Seconds for which a connection rests unused. A server that closes it as a request is on its way breaks that request,
-and servers of models close theirs after 5 (uvicorn and all that stand on it, Node)."""
-
-LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=KEPT)
-"""A client of its own per run would not have been limited by its neighbours."""
+SYNC_LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=1000, keepalive_expiry=KEPT)
+"""For blocking code of runs, in threads. A client of its own per run would not have been limited by its neighbours."""
 
 Pair = dict[str, Any]
 
@@ -170,15 +167,17 @@ class Transports:
 
 def _shared(patches: Patches, url: str) -> Shared | None:
     """Transports as the engine makes them, with room for many runs at once."""
-    transports = patches.module("lfx.utils.ssrf_transport")
+    pinned = patches.module("lfx.utils.ssrf_transport")
     sync, async_ = patches.module(_HELPERS).ssrf_protected_httpx_client_kwargs_for_url(url)
     if not sync or not async_:
         return None
     if "transport" not in sync or "transport" not in async_:  # an address that needs no check: a server of one's own
-        return Shared(httpx.HTTPTransport(limits=LIMITS), httpx.AsyncHTTPTransport(limits=LIMITS))
+        make = functools.partial(httpx.AsyncHTTPTransport, limits=LIMITS)
+        return Shared(httpx.HTTPTransport(limits=SYNC_LIMITS), Connections(make))
+    make = functools.partial(pinned.SSRFProtectedTransport, pinned_ips=async_["transport"].pinned_ips, limits=LIMITS)
     return Shared(
-        transports.SSRFProtectedSyncTransport(pinned_ips=sync["transport"].pinned_ips, limits=LIMITS),
-        transports.SSRFProtectedTransport(pinned_ips=async_["transport"].pinned_ips, limits=LIMITS),
+        pinned.SSRFProtectedSyncTransport(pinned_ips=sync["transport"].pinned_ips, limits=SYNC_LIMITS),
+        Connections(make),
     )
 
 
