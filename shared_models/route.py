@@ -160,6 +160,7 @@ class Accelerators(_Spec):
     debug_texts: bool = True
     agent_events: bool = True
     graph_copies: bool = True
+    client_lookups: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -16,6 +16,7 @@ from runtime.engine.accelerators.agent_events import AGENT_EVENTS
 from runtime.engine.accelerators.agent_functions import AGENT_FUNCTIONS
 from runtime.engine.accelerators.base import Accelerator, Patches
 from runtime.engine.accelerators.classes import CLASSES
+from runtime.engine.accelerators.client_lookups import CLIENT_LOOKUPS
 from runtime.engine.accelerators.container_host import CONTAINER_HOST
 from runtime.engine.accelerators.credentials import CREDENTIALS
 from runtime.engine.accelerators.debug_texts import DEBUG_TEXTS
@@ -54,6 +55,7 @@ ALL: tuple[Accelerator, ...] = (
     DEBUG_TEXTS,
     AGENT_EVENTS,
     GRAPH_COPIES,
+    CLIENT_LOOKUPS,
 )
 
 

@@ -1,23 +1,31 @@
-"""Read the bytecode of an agent's functions once.
+"""Read the functions of an agent's graph once.
 
-Why: each run builds its agent's graph anew, and LangGraph looks through the bytecode of every function in it for graphs
-within; it is the same code each time.
-Safe because: what is kept are the instructions of a code object, which do not change; what the names in them stand for
-is looked up each time.
+Why: each run builds its agent's graph anew. For every function in it LangGraph reads the bytecode, for graphs within,
+the signature, and the types that its annotations name; the functions are new each time, their code is the same.
+Safe because: the instructions of a code object do not change; what the names in them stand for is looked up each time.
+A signature is kept for functions that have the same code and annotations, all of them texts, and no attributes or
+defaults but None, so that there is nothing else that it could tell. The types are kept for functions of LangChain and
+LangGraph themselves, whose modules' names do not change; whoever asks gets a dictionary of his own.
 """
 
 from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Iterator
-from types import CodeType, ModuleType
+import inspect
+import sys
+from collections.abc import Callable, Hashable, Iterator
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from runtime.engine.accelerators.base import Accelerator, Patches, Target
 
 MAX_CODES = 1024
-_MODULE = "langgraph.pregel._utils"
+_THEIRS = frozenset({"langchain", "langgraph"})
+_BYTECODE = "langgraph.pregel._utils"
+_CALLABLE = "langgraph._internal._runnable"
+_BRANCH = "langgraph.graph._branch"
+_STATE = "langgraph.graph.state"
 
 
 @functools.lru_cache(maxsize=MAX_CODES)
@@ -26,28 +34,106 @@ def instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
     return tuple(dis.get_instructions(code))
 
 
-class _Dis(ModuleType):
-    """Stands in for the ``dis`` module within one module of LangGraph."""
+class Told:
+    """What ``ask`` tells of functions, kept by what it depends on."""
 
-    def __init__(self, patches: Patches) -> None:
-        super().__init__("dis")
-        self._patches = patches
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        self._ask = ask
+        self._kept: dict[Hashable, Any] = {}
+
+    def of(self, function: Any, key: Hashable) -> Any:
+        """What is told of a function; ``key`` says what it depends on."""
+        try:
+            return self._kept[key]
+        except KeyError:
+            told = self._ask(function)
+            if len(self._kept) >= MAX_CODES:
+                self._kept.clear()
+            self._kept[key] = told
+            return told
+
+
+def nature(function: Any) -> Hashable | None:
+    """All that a function's signature depends on; None where that may be more."""
+    plain = function.__func__ if type(function) is MethodType else function
+    if type(plain) is not FunctionType or plain.__dict__ or plain.__kwdefaults__:
+        return None
+    defaults, annotations = plain.__defaults__ or (), plain.__annotations__
+    if getattr(plain, "__type_params__", ()) or any(default is not None for default in defaults):
+        return None
+    if not all(type(annotation) is str for annotation in annotations.values()):
+        return None
+    return plain is function, plain.__code__, len(defaults), tuple(annotations.items())
+
+
+def _is_theirs(function: Any) -> bool:
+    """Whether its annotations mean what they mean in a module of theirs."""
+    module = sys.modules.get(name := getattr(function, "__module__", None) or "")
+    return name.partition(".")[0] in _THEIRS and getattr(function, "__globals__", None) is vars(module)
+
+
+class _Module(ModuleType):
+    """Stands in for a module within one module of LangGraph."""
+
+    def __init__(self, stood_for: ModuleType, **own: Any) -> None:
+        super().__init__(stood_for.__name__)
+        self._stood_for = stood_for
+        self.__dict__.update(own)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(dis, name)
-
-    def get_instructions(self, code: CodeType) -> Iterator[dis.Instruction]:
-        """As ``dis.get_instructions``."""
-        return dis.get_instructions(code) if self._patches.off else iter(instructions(code))
+        return getattr(self._stood_for, name)
 
 
 def _install(patches: Patches) -> None:
-    patches.at_import(_MODULE, lambda module: patches.replace(module, "dis", lambda _: _Dis(patches)))
+    def get_instructions(code: CodeType) -> Iterator[dis.Instruction]:
+        return dis.get_instructions(code) if patches.off else iter(instructions(code))
+
+    def make_signature(original: Callable[..., Any]) -> Callable[..., Any]:
+        told = Told(original)
+
+        @functools.wraps(original)
+        def signature(function: Any, **how: Any) -> Any:
+            key = None if how or patches.off else nature(function)
+            return original(function, **how) if key is None else told.of(function, key)
+
+        return signature
+
+    def make_hints(original: Callable[..., Any]) -> Callable[..., Any]:
+        told = Told(original)
+
+        @functools.wraps(original)
+        def get_type_hints(thing: Any, *how: Any, **more: Any) -> Any:
+            kept = not (how or more or patches.off) and _is_theirs(getattr(thing, "__func__", thing))
+            key = nature(thing) if kept else None
+            return original(thing, *how, **more) if key is None else dict(told.of(thing, key))
+
+        return get_type_hints
+
+    def put_callable(module: ModuleType) -> None:
+        patches.replace(module, "inspect", lambda it: _Module(it, signature=make_signature(inspect.signature)))
+
+    def put_graph(module: ModuleType) -> None:
+        patches.replace(module, "signature", make_signature)
+        patches.replace(module, "get_type_hints", make_hints)
+
+    patches.at_import(
+        _BYTECODE,
+        lambda module: patches.replace(module, "dis", lambda it: _Module(it, get_instructions=get_instructions)),
+    )
+    patches.at_import(_CALLABLE, put_callable)
+    patches.at_import(_BRANCH, put_graph)
+    patches.at_import(_STATE, put_graph)
 
 
 AGENT_FUNCTIONS = Accelerator(
     name="agent_functions",
-    targets=(Target(_MODULE, "get_function_nonlocals", frozenset({"29a2e3905ba77a15"})),),
+    targets=(
+        Target(_BYTECODE, "get_function_nonlocals", frozenset({"29a2e3905ba77a15"})),
+        Target(_CALLABLE, "RunnableCallable.__init__", frozenset({"7c8f6ec108ba2dd7"})),
+        Target(_BRANCH, "BranchSpec.from_path", frozenset({"131bc51f78a8739f"})),
+        Target(_BRANCH, "_get_branch_path_input_schema", frozenset({"b33c13654764dfd2"})),
+        Target(_STATE, "_is_field_binop", frozenset({"316f89213e4ac48a"})),
+    ),
     install=_install,
     package="langgraph",
 )
