@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -25,7 +26,7 @@ from tests.support.harness import ECHO_FLOW
 
 STREAM = "flows:echo"
 SILENT = {"HEADRACE_LOG__LEVEL": "warning"}
-"""Says nothing of an event that goes well, as the peer does: it is started with its log level at ERROR."""
+"""Says nothing of an event that goes well, as the peer does where its log level is ERROR; its own is INFO."""
 SLOTS = "40"
 FILL = """
 local payload = ARGV[3]
@@ -54,8 +55,8 @@ async def measure(*, quick: bool = False) -> list[Row]:
             "Headrace, silent": lambda: _headrace(flows, SILENT, seconds=seconds),
         }
         if binaries is not None:
-            ways["taskiq"] = lambda: _taskiq(binaries, home / "taskiq", seconds=seconds, results=False)
-            ways[KEEPS] = lambda: _taskiq(binaries, home / "taskiq-keeps", seconds=seconds, results=True)
+            for who, asked in PEERS.items():
+                ways[who] = partial(_taskiq, binaries, home / who.replace(" ", "-"), seconds=seconds, **asked)
         order = list(ways)
         for _ in range(ROUNDS):
             for who in order:
@@ -70,7 +71,12 @@ async def measure(*, quick: bool = False) -> list[Row]:
     return [*_rows(found, max(loads)), *starts]
 
 
-KEEPS = "taskiq that keeps results"
+PEERS = {
+    "taskiq": {"results": False, "logs": False},
+    "taskiq that logs": {"results": False, "logs": True},
+    "taskiq that keeps results": {"results": True, "logs": False},
+}
+"""What the peer does beside running its tasks."""
 
 
 def _rows(found: dict[str, list[Sample]], load: float) -> list[Row]:
@@ -170,11 +176,11 @@ def empty(client: redis.Redis) -> None:
         time.sleep(0.05)
 
 
-def _taskiq(binaries: Path, home: Path, *, seconds: float, results: bool) -> Sample:
+def _taskiq(binaries: Path, home: Path, *, seconds: float, results: bool, logs: bool) -> Sample:
     with ExitStack() as scope:
         url = scope.enter_context(valkey())
         client = scope.enter_context(redis.Redis.from_url(url))
-        peer = scope.enter_context(taskiq(binaries, url, home, results=results))
+        peer = scope.enter_context(taskiq(binaries, url, home, results=results, logs=logs))
         for start in range(0, int((1 + seconds) * 6000), 1000):
             pipe = client.pipeline(transaction=False)
             for number in range(start, start + 1000):

@@ -79,13 +79,16 @@ def install(folder: Path) -> Path | None:
 
 
 @contextmanager
-def taskiq(binaries: Path, url: str, home: Path, *, results: bool) -> Iterator[Taskiq]:
-    """A worker with one process and 40 tasks at once; ``results``: it keeps what they return."""
+def taskiq(binaries: Path, url: str, home: Path, *, results: bool, logs: bool) -> Iterator[Taskiq]:
+    """A worker with one process and 40 tasks at once.
+
+    ``results``: it keeps what they return; ``logs``: it tells of each task, as it does unless told otherwise.
+    """
     home.mkdir(parents=True, exist_ok=True)
     (home / "peer_tasks.py").write_text(_TASKS)
     words: Sequence[str | Path] = [
         *(binaries / "taskiq", "worker", "peer_tasks:broker", "--workers", "1", "--max-async-tasks", "40"),
-        *("--log-level", "ERROR", "--app-dir", str(home)),
+        *("--log-level", "INFO" if logs else "ERROR", "--app-dir", str(home)),
     ]
     environment = {"PEER_URL": url, "PYTHONPATH": str(home), "PATH": os.environ["PATH"]}
     if results:
