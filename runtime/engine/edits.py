@@ -22,6 +22,8 @@ class Edit:
     """Key fields get their standard variables, cells their variables' values, fields their tweaks."""
 
     bindings: Bindings
+    cells: frozenset[str]
+    """What the flow's table cells name, which may be variables."""
     variables: Mapping[str, str]
     stream: bool
     fields: Fields
@@ -38,7 +40,10 @@ class Edit:
     @property
     def key(self) -> Hashable | None:
         """What the edited JSON depends on, but for the variables' values; None where it is this event's alone."""
-        return None if self.fields else (frozenset(self.variables), self.stream)
+        if self.fields:
+            return None
+        named = self.cells.union(self.bindings.values())
+        return frozenset(name for name in named if name in self.variables), self.stream
 
     def with_values(self, mark: str) -> Edit:
         """The edit that a run with other values of the same variables would do."""

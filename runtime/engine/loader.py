@@ -23,6 +23,7 @@ from runtime.engine.legacy import OldChat, old_chat_components
 from runtime.engine.requirements import RUNS_FLOW, Requirements
 from runtime.engine.shape import check_shape
 from runtime.engine.state import ROOTS
+from runtime.engine.tables import cell_names
 from runtime.engine.upgrade import saved_by
 from runtime.errors import FlowUnready
 
@@ -34,7 +35,8 @@ class Template:
     """A loaded flow: the parsed graph, shared and never run, and what is known of the export it came from.
 
     ``bindings`` are the standard variables of empty key fields, ``uses`` the variables by component, ``secrets`` the
-    literal ones in the files; ``remembers`` tells whether a component may read chat history.
+    literal ones in the files; ``remembers`` tells whether a component may read chat history; ``cells`` are the names in
+    table cells that may be variables.
     """
 
     version: str
@@ -48,6 +50,7 @@ class Template:
     roots: tuple[Path, ...] = ()
     old_chat: Mapping[str, OldChat] = field(default_factory=dict)
     remembers: bool = False
+    cells: frozenset[str] = frozenset()
     prototypes: GraphPrototypes = field(default_factory=GraphPrototypes, compare=False, repr=False)
 
     @property
@@ -103,6 +106,7 @@ def load_template(
         secrets=tuple(secret for member in everyone for secret in family.secrets(member)),
         roots=readable,
         old_chat=old_chat_components(view),
+        cells=cell_names(graph_data(source.export)),
         remembers=any(_REMEMBERS.search(node.code) for node in view.nodes) or len(everyone) > 1,
     )
 

@@ -27,6 +27,7 @@ _FIXED = (type, FunctionType, BuiltinFunctionType, ModuleType, GenericAlias, enu
 """What is never copied: it has to be the same object in both builds."""
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _EXACT = frozenset({*_CONTAINERS, OrderedDict, defaultdict})
+_BY_IDENTITY: Any = object.__hash__
 _HEAP_TYPE = 1 << 9
 _POINTER = struct.calcsize("P")
 _LONG = 64
@@ -55,16 +56,26 @@ class Prototype:
 
     ``first`` and ``second`` are two builds of it, which are only read. ``blanks`` are pairs of texts: where the first
     has one, the second has the other. ``opaque`` are types that pickle copies in its own way, with what tells all that
-    one of their objects is made of. Raises UnlikeError where the builds do not tell what a copy is.
+    one of their objects is made of. ``texts`` are long ones that are there anyway: equal ones of the builds are not
+    kept beside them. Raises UnlikeError where the builds do not tell what a copy is.
     """
 
     def __init__(
-        self, first: Any, second: Any, *, blanks: tuple[tuple[str, str], ...] = (), opaque: Mapping[type, Parts] = _NONE
+        self,
+        first: Any,
+        second: Any,
+        *,
+        blanks: tuple[tuple[str, str], ...] = (),
+        opaque: Mapping[type, Parts] = _NONE,
+        texts: Iterable[str] = (),
     ) -> None:
         shared, own = _alike(first, second, dict(blanks), opaque)
         plain = {key for key, value in own.items() if type(value) not in opaque}
         try:
-            self._state, self._shared = _pickled(first, shared, plain, [text for text, _ in blanks])
+            state, referred = _pickled(first, shared, plain, [text for text, _ in blanks])
+            known = {text: text for text in texts}
+            self._state = state
+            self._shared = [known.get(value, value) if type(value) is str else value for value in referred]
             fillings = [f"{text}'" for text, _ in blanks]
             copy = self.copy(*fillings)
         except UnlikeError:
@@ -78,9 +89,14 @@ class Prototype:
 
     def copy(self, *fillings: str) -> Any:
         """A copy with ``fillings`` in the place of the blanks."""
-        unpickler = pickle.Unpickler(io.BytesIO(self._state))  # noqa: S301  made above, in this process
+        unpickler = _Unpickler(io.BytesIO(self._state))
         unpickler.persistent_load = (*fillings, *self._shared).__getitem__  # type: ignore[method-assign]  # so it is called in C
         return unpickler.load()
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, without what is shared."""
+        return len(self._state)
 
 
 def _alike(
@@ -127,11 +143,16 @@ def _parts(value: Any, way: tuple[Any, ...]) -> Iterable[tuple[str, Any]]:
     kind: Any = type(value)
     if isinstance(value, dict):
         for key, item in value.items():
+            _check_key(key, way)
             yield " key", key
             yield f"[{key!r:.60}]", item
         yield ".default_factory", getattr(value, "default_factory", None) if kind is defaultdict else None
     elif isinstance(value, set | frozenset) and all(type(item) in _ATOMS for item in value):
         yield from ((" item", item) for item in sorted(value, key=lambda item: (type(item).__name__, repr(item))))
+    elif isinstance(value, set | frozenset):
+        for item in value:
+            _check_key(item, way)
+            yield " item", item
     elif isinstance(value, _CONTAINERS):
         yield from ((f"[{index}]", item) for index, item in enumerate(value))
         yield ".maxlen", value.maxlen if isinstance(value, deque) else None
@@ -144,12 +165,25 @@ def _parts(value: Any, way: tuple[Any, ...]) -> Iterable[tuple[str, Any]]:
         yield from ((f".{slot.__name__}", _in_slot(slot, value)) for slot in _slots(kind))
 
 
+def _check_key(key: Any, way: tuple[Any, ...]) -> None:
+    """Refuse what may be hashed before its state is there, in a copy."""
+    if isinstance(key, tuple | frozenset):
+        for item in key:
+            _check_key(item, way)
+    elif type(key) not in _ATOMS and not isinstance(key, _FIXED) and getattr(type(key), "__hash__", 0) != _BY_IDENTITY:
+        raise _unlike(way, f"a key of {type(key).__qualname__}")
+
+
 def _pickled(first: Any, shared: Mapping[int, Any], plain: Set[int], blanks: list[str]) -> tuple[bytes, list[Any]]:
     """The states of a build's own objects, and the shared ones that they refer to by number, after the blanks."""
     into = io.BytesIO()
     pickler = _Pickler(into, shared, plain, blanks)
     pickler.dump(first)
     return into.getvalue(), pickler.referred
+
+
+class _Unpickler(pickle.Unpickler):
+    """Of a class made here, since those of C's own take no ``persistent_load`` from Python 3.13 on."""
 
 
 class _Pickler(pickle.Pickler):
@@ -198,7 +232,7 @@ def _restore(value: Any, state: tuple[dict[str, Any] | None, tuple[Any, ...]]) -
 @_remembered
 def _is_plain(kind: Any) -> bool:
     """Whether an instance's state is in its ``__dict__`` and its slots, and nowhere else."""
-    room = _POINTER * (len(_slots(kind)) + 2)  # a dictionary and a weak reference, where they are no slots
+    room = _POINTER * (len(_slots(kind)) + bool(kind.__dictoffset__) + bool(kind.__weakrefoffset__))
     return (
         all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
         and kind.__itemsize__ == 0

@@ -189,7 +189,8 @@ class _Run:
         return graph
 
     def _edit(self) -> Edit:
-        return Edit(self.template.bindings, self.state.variables, self.request.stream, self.fields)
+        template = self.template
+        return Edit(template.bindings, template.cells, self.state.variables, self.request.stream, self.fields)
 
     async def _arun(self, graph: Any) -> None:
         await graph.arun(

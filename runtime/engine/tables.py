@@ -29,6 +29,17 @@ def unset_cells(export: Export, variables: Mapping[str, str]) -> Iterator[Need]:
                     yield Need(NeedKind.VARIABLE, Stage.RUN, text, row[column], node.id, node.name, name)
 
 
+def cell_names(data: Mapping[str, Any]) -> frozenset[str]:
+    """What the cells of a graph's JSON hold that may name a variable."""
+    return frozenset(
+        row[column]
+        for node in raw_nodes(data)
+        for field in ((node.get("data") or {}).get("node", {}).get("template") or {}).values()
+        for column, row in _cells(field)
+        if _bound(row, column) is not False
+    )
+
+
 def fill_cells(data: Mapping[str, Any], variables: Mapping[str, str]) -> None:
     """Put the variables' values into a graph's JSON."""
     for node in raw_nodes(data):

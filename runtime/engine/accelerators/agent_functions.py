@@ -105,7 +105,9 @@ def _install(patches: Patches) -> None:
         def get_type_hints(thing: Any, *how: Any, **more: Any) -> Any:
             kept = not (how or more or patches.off) and _is_theirs(getattr(thing, "__func__", thing))
             key = nature(thing) if kept else None
-            return original(thing, *how, **more) if key is None else dict(told.of(thing, key))
+            if key is None:
+                return original(thing, *how, **more)
+            return dict(told.of(thing, (key, thing.__module__)))  # whose names the annotations are
 
         return get_type_hints
 

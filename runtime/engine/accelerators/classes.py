@@ -36,7 +36,7 @@ class ClassCache:
 
     def __init__(self, compile_class: Compile, known: AbstractSet[str], *, size: int = MAX_CLASSES) -> None:
         self._compile = compile_class
-        self._known = known
+        self.known = known
         self._size = size
         self._lock = threading.Lock()
         self._classes: OrderedDict[Key, tuple[type, dict[str, Any]]] = OrderedDict()
@@ -45,7 +45,7 @@ class ClassCache:
 
     def get(self, code: str, class_name: str | None = None) -> type:
         """The class of a source; raises what compiling it raises."""
-        if code not in self._known:
+        if code not in self.known:
             return self._compile(code, class_name)
         key = (code, class_name)
         kept = self.kept(key)
@@ -123,6 +123,11 @@ class _Installed:
 def kept(key: Key) -> type | None:
     """The class that the accelerator hands out for a source and name to the current run; None where it makes one."""
     return None if _Installed.cache is None else _Installed.cache.kept(key)
+
+
+def is_shipped(code: str) -> bool:
+    """Whether Langflow ships a source, as far as the accelerator knows."""
+    return _Installed.cache is not None and code in _Installed.cache.known
 
 
 def _install(patches: Patches) -> None:

@@ -3,12 +3,15 @@
 Why: a client of OpenAI's takes its address apart five times, tries which socket options the system knows on a socket
 made for it, and evaluates the annotations of a class that does not change; each run makes two clients.
 Safe because: what is kept is the outcome of functions of texts and numbers alone, which cannot be changed. Addresses
-that may hold a secret, a password or a query, are not kept, nor what has failed.
+that may hold a secret are not kept: those with a password, a query, or a path of other than short lower-case words. Nor
+is what has failed, or was found out without a socket.
 """
 
 from __future__ import annotations
 
 import functools
+import re
+import socket
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -16,8 +19,16 @@ from typing import Any
 from runtime.engine.accelerators.base import Accelerator, Patches, Target
 
 MAX_ADDRESSES = 512
-LONGEST = 300
-"""Characters of an address that is kept."""
+
+_HOST = r"[A-Za-z0-9.:\[\]-]{0,100}"
+_PATH = r"(?:/[a-z0-9._-]{0,16})*"
+_KEPT = {
+    "url": re.compile(rf"(?:https?://{_HOST})?{_PATH}"),
+    "scheme": re.compile(r"https?|"),
+    "authority": re.compile(_HOST),
+    "path": re.compile(_PATH),
+}
+"""The parts of an address that is kept; a query or a fragment is None there."""
 
 _PARSER = "httpx._urlparse"
 _PROFILE = "langchain_core.language_models.model_profile"
@@ -33,56 +44,59 @@ def make_urlparse(original: Callable[..., Any], is_off: Callable[[], bool]) -> C
 
     @functools.wraps(original)
     def urlparse(url: str = "", **parts: Any) -> Any:
-        if is_off() or type(url) is not str or not _kept(url) or not all(map(_kept_part, parts, parts.values())):
+        if is_off() or not _is_kept("url", url) or not all(map(_is_kept, parts, parts.values())):
             return original(url, **parts)
         return parsed(url, tuple(parts.items()))
 
     return urlparse
 
 
-def _kept(text: str) -> bool:
-    return len(text) <= LONGEST and "@" not in text and "?" not in text
-
-
-def _kept_part(name: str, value: object) -> bool:
-    if name in ("scheme", "authority", "path"):
-        return type(value) is str and _kept(value)
+def _is_kept(name: str, value: object) -> bool:
+    if (shape := _KEPT.get(name)) is not None:
+        return type(value) is str and shape.fullmatch(value) is not None
     return name in ("query", "fragment") and value is None
 
 
-def _install(patches: Patches) -> None:
-    def is_off() -> bool:
-        return patches.off
+def _make_hints(patches: Patches, known: type, original: Callable[..., Any]) -> Callable[..., Any]:
+    kept = functools.lru_cache(1)(original)
 
+    @functools.wraps(original)
+    def get_type_hints(thing: Any, *how: Any, **more: Any) -> Any:
+        if patches.off or how or more or thing is not known:
+            return original(thing, *how, **more)
+        return dict(kept(thing))
+
+    return get_type_hints
+
+
+def _make_supported(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.lru_cache(16)
+    def kept(options: tuple[Any, ...]) -> tuple[Any, ...]:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()  # without one it leaves all of them in
+        return tuple(original(list(options)))
+
+    @functools.wraps(original)
+    def _filter_supported(opts: Any) -> Any:
+        if patches.off:
+            return original(opts)
+        try:
+            return list(kept(tuple(opts)))
+        except Exception:  # noqa: BLE001  whatever a sandbox raises
+            return original(opts)
+
+    return _filter_supported
+
+
+def _install(patches: Patches) -> None:
     parser, urls = patches.module(_PARSER), patches.module("httpx._urls")
-    patches.replace(parser, "urlparse", lambda original: make_urlparse(original, is_off))
+    patches.replace(parser, "urlparse", lambda original: make_urlparse(original, lambda: patches.off))
     patches.replace(urls, "urlparse", lambda _: parser.urlparse)
 
     def put_profile(module: ModuleType) -> None:
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            kept = functools.lru_cache(1)(original)
-
-            @functools.wraps(original)
-            def get_type_hints(thing: Any, *how: Any, **more: Any) -> Any:
-                if patches.off or how or more or thing is not module.ModelProfile:
-                    return original(thing, *how, **more)
-                return dict(kept(thing))
-
-            return get_type_hints
-
-        patches.replace(module, "get_type_hints", make)
+        patches.replace(module, "get_type_hints", functools.partial(_make_hints, patches, module.ModelProfile))
 
     def put_sockets(module: ModuleType) -> None:
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            kept = functools.lru_cache(16)(lambda options: tuple(original(list(options))))
-
-            @functools.wraps(original)
-            def _filter_supported(opts: Any) -> Any:
-                return original(opts) if patches.off else list(kept(tuple(opts)))
-
-            return _filter_supported
-
-        patches.replace(module, "_filter_supported", make)
+        patches.replace(module, "_filter_supported", functools.partial(_make_supported, patches))
 
     patches.at_import(_PROFILE, put_profile)
     patches.at_import(_SOCKETS, put_sockets)

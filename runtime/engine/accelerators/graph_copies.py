@@ -5,19 +5,22 @@ run of a prompt for a model costs, with the same outcome each time.
 Safe because: a prototype is made of two graphs that were built the engine's way, each for another user and with other
 values of the variables, and is compared with them down to which objects they share; where they differ the flow is built
 as ever. Of the components only those are in it whose class is reused (see ``classes``) and whose own source took no
-part in making them; the others are made for each run. What an event changes in the JSON (a tweak, a file) has none.
+part in making them; the others are made for each run, after them, and a flow has none if one of these has a constructor
+of the user's own, which could look at its neighbours. Nor has a flow with a file in a field, whose path the engine
+follows, nor what an event changes in the JSON (a tweak, a file).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import sys
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, Protocol
@@ -26,6 +29,7 @@ import structlog
 
 from runtime.engine.accelerators import classes
 from runtime.engine.accelerators.base import OFF, Accelerator, Patches, Target
+from runtime.engine.export import raw_nodes
 from runtime.engine.prototypes import Parts, Prototype, UnlikeError
 from runtime.engine.state import ROOTS
 
@@ -33,8 +37,12 @@ log = structlog.get_logger("headrace.engine")
 
 AFTER = 3
 """Runs of a kind after which its prototype is worth its making: that takes as long as ten copies."""
+AGAIN = 1000
+"""So many times later it is tried again, if there is none: what was in the way may be gone."""
 MAX_KINDS = 8
-"""Kinds of runs of one flow (by the variables that they have, streamed or not) that are kept; the eldest goes first."""
+"""Kinds of runs of one flow (by the variables that it has, streamed or not) that are kept; the eldest goes first."""
+MAX_BYTES = 32 * 1024 * 1024
+"""What the prototypes of all flows take in a process; the one that was used least lately goes first."""
 
 
 class Edit(Protocol):
@@ -64,13 +72,15 @@ class GraphPrototypes:
         kind = self._kind((key, OFF.get(), ROOTS.get()))
         if kind.prototype is None:
             kind.runs += 1
-            if kind.runs == AFTER:
+            if kind.runs == kind.due:
+                kind.due *= AGAIN
                 in_thread(kind.make, graph, edit)
         if kind.prototype is None:
             return None
+        _switch.kept.use(kind, kind.prototype.size)
         made = kind.prototype.copy(user_id)
         if made is None:
-            kind.prototype, kind.runs = None, 0
+            kind.drop()
         return made
 
     def _kind(self, key: Hashable) -> _Kind:
@@ -89,10 +99,15 @@ def in_thread(work: Callable[..., None], *arguments: Any) -> None:
     asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, work, *arguments)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Kind:
     runs: int = 0
+    due: int = field(default_factory=lambda: AFTER)
     prototype: _GraphPrototype | None = None
+
+    def drop(self) -> None:
+        """Begin anew."""
+        self.prototype, self.runs, self.due = None, 0, AFTER
 
     def make(self, graph: Any, edit: Edit) -> None:
         """Make the prototype. Blocks; raises nothing."""
@@ -103,18 +118,48 @@ class _Kind:
             log.info("accelerator.flow_aside", accelerator="graph_copies", flow=graph.flow_name, reason=reason[:500])
 
 
+class _Kept:
+    """The kinds that have a prototype, the one that was used last at the end."""
+
+    def __init__(self) -> None:
+        self._sizes: OrderedDict[_Kind, int] = OrderedDict()
+        self._bytes = 0
+
+    def use(self, kind: _Kind, size: int) -> None:
+        """A kind's prototype, of ``size`` bytes, is used; others are dropped, if they are too many."""
+        self._bytes += size - self._sizes.pop(kind, 0)
+        self._sizes[kind] = size
+        while self._bytes > MAX_BYTES and len(self._sizes) > 1:
+            eldest, freed = self._sizes.popitem(last=False)
+            self._bytes -= freed
+            eldest.drop()
+
+
 class _GraphPrototype:
     """Raises UnlikeError, or whatever building the graph raises."""
 
     def __init__(self, graph: Any, edit: Edit) -> None:
         if graph._headless_filesystem_user_id is not None:
             raise UnlikeError("it has files of a user of its own")
+        for what in _obstacles(graph.raw_graph_data):
+            raise UnlikeError(what)
         ours, theirs = str(uuid.uuid4()), str(uuid.uuid4())
         one, other = _Build(graph, ours, edit.with_values("one")), _Build(graph, theirs, edit.with_values("other"))
         if one.classes != other.classes or one.rest != other.rest:
             raise UnlikeError("its components are not made the same way each time")
         self._classes, self._rest = one.classes, one.rest
-        self._prototype = Prototype(one.graph, other.graph, blanks=((ours, theirs),), opaque=_switch.opaque)
+        self._prototype = Prototype(
+            one.graph,
+            other.graph,
+            blanks=((ours, theirs),),
+            opaque=_switch.opaque,
+            texts=_texts(graph.raw_graph_data),
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return self._prototype.size
 
     def copy(self, user_id: str) -> Any:
         """A graph; None where one of its components' classes is another by now."""
@@ -127,6 +172,32 @@ class _GraphPrototype:
         if self._rest:
             switch_caches(graph)
         return graph
+
+
+def _obstacles(data: Mapping[str, Any]) -> Iterator[str]:
+    """What keeps a flow from having a prototype, by its JSON."""
+    for node in raw_nodes(data):
+        for name, value in ((node.get("data") or {}).get("node", {}).get("template") or {}).items():
+            if not isinstance(value, Mapping):
+                continue
+            if value.get("type") == "file" and (value.get("value") or value.get("file_path")):
+                yield f"component {node.get('id')}, field {name!r}: a file"
+            if name == "code" and _CONSTRUCTOR.search(code := str(value.get("value"))) and not classes.is_shipped(code):
+                yield f"component {node.get('id')} has a constructor of its own"
+
+
+_CONSTRUCTOR = re.compile(r"\bdef\s+__(?:init|new|post_init)__\b")
+
+
+def _texts(data: Any) -> Iterator[str]:
+    """The texts in a flow's JSON."""
+    left = [data]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            left.extend(value.values() if isinstance(value, dict) else value)
 
 
 class _Build:
@@ -210,6 +281,7 @@ class _Switch:
     """What the accelerator found where it is installed."""
 
     patches: Patches | None = None
+    kept = _Kept()
     source_of: Callable[[Any], tuple[str, str]]
     opaque: Mapping[type, Parts]
 
@@ -226,7 +298,7 @@ def _install(patches: Patches) -> None:
         return code, loading._component_class_name(vertex)
 
     def undo() -> None:
-        _switch.patches = None
+        _switch.patches, _switch.kept = None, _Kept()
 
     _switch.patches, _switch.source_of = patches, source_of
     _switch.opaque = {patches.module("pandas").DataFrame: _parts_of_table}

@@ -13,12 +13,12 @@ streamed answer that has said that it is done, what is left is read, if it comes
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial, wraps
 from typing import Any
 from urllib.request import getproxies
 
@@ -172,13 +172,17 @@ def _shared(patches: Patches, url: str) -> Shared | None:
     if not sync or not async_:
         return None
     if "transport" not in sync or "transport" not in async_:  # an address that needs no check: a server of one's own
-        make = functools.partial(httpx.AsyncHTTPTransport, limits=LIMITS)
-        return Shared(httpx.HTTPTransport(limits=SYNC_LIMITS), Connections(make))
-    make = functools.partial(pinned.SSRFProtectedTransport, pinned_ips=async_["transport"].pinned_ips, limits=LIMITS)
-    return Shared(
-        pinned.SSRFProtectedSyncTransport(pinned_ips=sync["transport"].pinned_ips, limits=SYNC_LIMITS),
-        Connections(make),
-    )
+        plain = httpx.HTTPTransport(limits=SYNC_LIMITS)
+        return Shared(plain, Connections(partial(httpx.AsyncHTTPTransport, verify=_context(plain), limits=LIMITS)))
+    ips = async_["transport"].pinned_ips
+    blocking = pinned.SSRFProtectedSyncTransport(pinned_ips=sync["transport"].pinned_ips, limits=SYNC_LIMITS)
+    make = partial(pinned.SSRFProtectedTransport, pinned_ips=ips, verify=_context(blocking), limits=LIMITS)
+    return Shared(blocking, Connections(make))
+
+
+def _context(transport: Any) -> Any:
+    """A transport's TLS context, for others: to make one takes 21 ms, and each connection has a transport."""
+    return getattr(transport._pool, "_ssl_context", True)
 
 
 def _install(patches: Patches) -> None:
@@ -193,13 +197,13 @@ def _install(patches: Patches) -> None:
     helpers = patches.module(_HELPERS)
 
     def make(original: Callable[[str], Pair]) -> Callable[[str], Pair]:
-        @functools.wraps(original)
+        @wraps(original)
         def ssrf_protected_openai_clients_for_url(url: str) -> Pair:
             state = CURRENT.get()
             if patches.off or state is None or asyncio._get_running_loop() is not state.loop or getproxies():
                 return original(url)
             if state.loop not in loops:
-                loops[state.loop] = Transports(functools.partial(_shared, patches))
+                loops[state.loop] = Transports(partial(_shared, patches))
             shared = loops[state.loop].get(url)
             if shared is None:
                 return original(url)

@@ -362,7 +362,7 @@ async def test_a_flow_is_packed_and_its_copies_are_plain(run: Runner) -> None:
     for off in (frozenset(), EVERY):
         token = base.OFF.set(off)
         try:
-            graph = template.copy(user_id="u", edit=Edit({}, {}, stream=False, fields={}))
+            graph = template.copy(user_id="u", edit=Edit({}, frozenset(), {}, stream=False, fields={}))
         finally:
             base.OFF.reset(token)
         assert type(graph.raw_graph_data) is dict
@@ -765,6 +765,20 @@ async def test_each_call_brings_its_own_key(run: Runner) -> None:
     for key in ("key-of-alice", "key-of-bob"):
         await run(flow, "hello", variables={"OPENAI_COMPATIBLE_API_KEY": key})
         assert run.provider.requests[-1].key == key
+
+
+async def test_the_connections_of_a_url_have_one_tls_context() -> None:
+    """Also where the accelerator that shares them is off: to make one takes 20 ms and a megabyte."""
+    token = base.OFF.set(frozenset({"tls_contexts"}))
+    try:
+        for url in ("http://127.0.0.2:1/v1", "https://93.184.216.34/v1"):
+            shared = http_clients._shared(base.Patches("http_clients"), url)
+            assert shared is not None
+            made = [shared._async._make() for _ in range(3)]
+            assert len({id(one._pool._ssl_context) for one in [*made, shared._sync]}) == 1
+            await shared.close()
+    finally:
+        base.OFF.reset(token)
 
 
 async def test_transports_are_used_again_until_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from runtime.engine.accelerators import classes, graph_copies
-from runtime.engine.prototypes import Prototype
+from runtime.engine.prototypes import Prototype, UnlikeError
 from shared_models.route import Accelerators
 from tests.integration.engine.conftest import Runner
 from tests.support import flows
@@ -85,7 +85,7 @@ async def test_a_copy_is_like_what_the_engine_builds(run: Runner) -> None:
     from runtime.engine.edits import Edit
 
     template = await run.load(flows.agent("CalculatorComponent", name="Compared"))
-    edit = Edit(template.bindings, {"OPENAI_COMPATIBLE_BASE_URL": "http://x"}, stream=True, fields={})
+    edit = Edit(template.bindings, template.cells, {"OPENAI_COMPATIBLE_BASE_URL": "http://x"}, stream=True, fields={})
     copied = template.copy(user_id="u", edit=edit)
     with mock.patch.object(graph_copies._switch, "patches", None):
         built = template.copy(user_id="u", edit=edit)
@@ -152,10 +152,12 @@ async def test_the_values_of_variables_are_each_runs_own(run: Runner, copies: Co
     )
     flow = a_flow(code, name="Whose key", key="MY_KEY")
     flow.template("It")["key"]["load_from_db"] = True
-    for value in ("the key of one", "the key of another"):
+    for value in ("the key of one", "the key of another" * 10):
         assert await run.text(flow, "x", variables={"MY_KEY": value}) == value
-    assert copies.used == 2
-    assert not any(b"the key of" in prototype._prototype._state for prototype in copies.made)
+    assert copies.used == 2 and len(copies.made) == 1
+    made = copies.made[0]._prototype
+    assert b"the key of" not in made._state
+    assert not any("the key of" in text for text in made._shared if isinstance(text, str))
 
 
 async def test_a_cell_with_a_variables_value_is_built_each_time(run: Runner, copies: Copies) -> None:
@@ -196,29 +198,94 @@ async def test_only_so_many_kinds_are_kept(run: Runner, copies: Copies) -> None:
     flow = a_flow(name="Kinds")
     template = await run.load(flow)
     for number in range(graph_copies.MAX_KINDS + 2):
-        await run.text(flow, "x", variables={f"NAME_{number}": "x"})
-    assert len(template.prototypes._kinds) == graph_copies.MAX_KINDS
-    await run.text(flow, "x", variables={"NAME_9": "x"})
+        await run.text(flow, "x", without=frozenset({f"switch_{number}"}))
+    assert len(template.prototypes._kinds) == graph_copies.MAX_KINDS  # type: ignore[attr-defined]  # what an engine loads is its own
+    await run.text(flow, "x", without=frozenset({"switch_9"}))
     assert len(copies.made) == graph_copies.MAX_KINDS + 2
-    await run.text(flow, "x", variables={"NAME_0": "x"})
+    await run.text(flow, "x", without=frozenset({"switch_0"}))
     assert len(copies.made) == graph_copies.MAX_KINDS + 3
 
 
-@pytest.mark.parametrize("shipped", [False, True])
+async def test_variables_that_the_flow_does_not_name_make_no_kind(run: Runner, copies: Copies) -> None:
+    flow = a_flow(name="Names")
+    for number in range(12):
+        await run.text(flow, "x", variables={f"NAME_{number}": "x"})
+    assert len(copies.made) == 1 and copies.used == 12
+
+
+async def test_only_so_much_is_kept_over_all_flows(run: Runner, copies: Copies) -> None:
+    one, other = a_flow(name="One of many"), a_flow(name="Another of many")
+    with mock.patch.multiple(graph_copies, MAX_BYTES=1), mock.patch.object(graph_copies._switch, "kept", KEPT()):
+        for flow in (one, one, other, other, one, other):
+            await run.text(flow, "x")
+        assert len(copies.made) == 4 and copies.used == 6
+        assert len(graph_copies._switch.kept._sizes) == 1
+    with mock.patch.object(graph_copies._switch, "kept", KEPT()) as kept:
+        for flow in (one, other, one, other):
+            await run.text(flow, "x")
+        assert len(copies.made) == 5 and len(kept._sizes) == 2
+        assert kept._bytes == sum(kept._sizes.values()) > 1000
+
+
+KEPT = graph_copies._Kept
+
+
+async def test_texts_that_the_flow_has_anyway_are_not_kept_twice(run: Runner, copies: Copies) -> None:
+    flow = a_flow(name="Long texts")
+    template = await run.load(flow)
+    await run.text(flow, "x")
+    there = {text: id(text) for text in graph_copies._texts(template.graph.raw_graph_data) if len(text) > 100}  # type: ignore[attr-defined]  # see above
+    shared = [text for text in copies.made[0]._prototype._shared if type(text) is str and text in there]
+    assert len(shared) > 2 and all(id(text) == there[text] for text in shared)
+
+
+@pytest.mark.parametrize("given", [{"file_path": ["f/notes.txt"]}, {"value": "notes.txt"}, {"value": ["notes.txt"]}])
+async def test_a_flow_with_a_file_in_a_field_is_built_each_time(run: Runner, given: dict[str, Any]) -> None:
+    flow = a_flow(name="A file")
+    template = await run.load(flow)
+    data = flow.export()["data"]
+    assert not list(graph_copies._obstacles(data))
+    flow.template("ChatInput-in")["files"].update(given)
+    assert list(graph_copies._obstacles(flow.export()["data"])) == ["component ChatInput-in, field 'files': a file"]
+    template.graph.raw_graph_data = flow.export()["data"]  # type: ignore[attr-defined]  # see above
+    with pytest.raises(UnlikeError, match="a file"):
+        graph_copies._GraphPrototype(template.graph, mock.Mock())  # type: ignore[attr-defined]  # see above
+
+
+async def test_what_could_not_be_made_is_tried_again_much_later(run: Runner, copies: Copies) -> None:
+    flow = a_flow(name="Later")
+    failing = mock.Mock(side_effect=RuntimeError("not now"))
+    with mock.patch.object(graph_copies, "AGAIN", 4):
+        with mock.patch.object(graph_copies, "_Build", failing):
+            for _ in range(3):
+                await run.text(flow, "x")
+        assert failing.call_count == 1 and not copies.made
+        await run.text(flow, "x")
+        assert len(copies.made) == 1 and copies.used == 1
+
+
 async def test_a_component_with_a_constructor_of_its_own_is_made_once_for_each_run(
-    run: Runner, copies: Copies, *, shipped: bool
+    run: Runner, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow = a_flow(COUNTS, name=f"Counts, {shipped}")
-    if not shipped:
-        assert [await run.text(flow, "made") for _ in range(2)] == ["made 1", "made 1"]
-    else:
-        cache = classes._Installed.cache
-        assert cache is not None
-        code = flow.template("It")["code"]["value"]
-        with mock.patch.object(cache, "_known", cache._known | {code}), mock.patch.object(cache, "refused", {}):
-            await run.text(flow, "made")
-    assert copies.made[0]._rest == ["It"]
-    assert len(copies.made[0]._classes) == 2
+    flow = a_flow(COUNTS, name="Counts")
+    with structlog.testing.capture_logs() as logs:
+        assert [await run.text(flow, "made") for _ in range(3)] == ["made 1"] * 3
+    assert not copies.made
+    (said,) = [line for line in logs if line["event"] == "accelerator.flow_aside"]
+    assert said["reason"] == "component It has a constructor of its own"
+    # One of those that Langflow ships is known not to look around.
+    cache = classes._Installed.cache
+    assert cache is not None
+    monkeypatch.setattr(cache, "known", cache.known | {flow.template("It")["code"]["value"]})
+    monkeypatch.setattr(cache, "refused", {})
+    shipped = a_flow(COUNTS, name="Counts, shipped")
+    await run.text(shipped, "made")
+    assert copies.made[0]._rest == ["It"] and len(copies.made[0]._classes) == 2
+
+
+async def test_a_component_of_the_users_own_is_made_for_each_run(run: Runner, copies: Copies) -> None:
+    assert [await run.text(a_flow(name="Own"), text) for text in "xyz"] == ["x", "y", "z"]
+    assert copies.made[0]._rest == ["It"] and copies.used == 3
 
 
 async def test_a_class_that_a_run_has_changed_is_not_in_the_next(run: Runner, copies: Copies) -> None:
@@ -259,4 +326,4 @@ async def test_a_graph_that_cannot_be_built_fails_as_the_engine_fails(
     with structlog.testing.capture_logs() as logs:
         assert await run.text(flow, "x") == "x"
     assert [line["reason"] for line in logs if line["event"] == "accelerator.flow_aside"] == ["RuntimeError: no"]
-    assert template.prototypes._kinds and copies.made == []
+    assert template.prototypes._kinds and copies.made == []  # type: ignore[attr-defined]  # see above

@@ -7,6 +7,7 @@ import inspect
 import socket
 import typing
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
@@ -167,9 +168,14 @@ ADDRESSES = [
     "http://[::1]:80/",
     "http://user:secret@host/",
     "http://host/?key=secret",
+    "https://api.telegram.org/bot12345:SECRET/sendMessage",
+    "https://hooks.slack.com/services/T000/B000/XXXX",
+    "https://hooks.test/0a1b2c3d4e5f60718293",
     "http://host/" + "x" * 400,
     "http://ho st/",
 ]
+KEPT = [*ADDRESSES[:2], "/relative/path", "", "http://[::1]:80/"]
+"""Those in which no secret can be."""
 WRONG = ["http://host:port/", "http://a\nb/", "x" * 70000, "http://[::1/"]
 
 
@@ -187,8 +193,7 @@ def test_addresses_are_parsed_as_by_httpx(address: str) -> None:
         assert remembered(address) == want and type(remembered(address)) is type(want)
     parts = {"scheme": want.scheme, "authority": want.authority, "path": want.path, "query": want.query}
     assert remembered("", **parts, fragment=want.fragment) == original("", **parts, fragment=want.fragment)
-    secret = "@" in address or "?" in address or len(address) > client_lookups.LONGEST
-    assert (remembered(address) is remembered(address)) is not secret
+    assert (remembered(address) is remembered(address)) is (address in KEPT)
     changed = want.copy_with(path="/other")
     assert remembered(address) == want != changed
 
@@ -233,6 +238,10 @@ def test_an_address_is_taken_apart_once() -> None:
     assert httpx.URL("http://taken-apart.test/?key=x")._uri_reference is not httpx.URL("http://taken-apart.test/?key=x")
 
 
+def _no_socket(*_: Any) -> Any:
+    raise OSError(24, "Too many open files")
+
+
 # --- Clients ----------------------------------------------------------------------------------------------------------
 
 
@@ -244,8 +253,15 @@ def test_socket_options_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = _client_utils._filter_supported(options)
     assert first == options[:1]
     first.append(("changed",))
-    monkeypatch.setattr(_client_utils.socket, "socket", None)
-    assert _client_utils._filter_supported(options) == options[:1]
+    others = [*options[:1], (socket.IPPROTO_TCP, 9998, 1)]
+    with monkeypatch.context() as none:
+        none.setattr(socket, "socket", _no_socket)
+        assert _client_utils._filter_supported(others) == others, "as without the accelerator"
+        none.setattr(client_lookups.socket, "socket", _no_socket)
+    assert _client_utils._filter_supported(others) == options[:1], "which was not kept"
+    tried = mock.Mock(side_effect=socket.socket)
+    monkeypatch.setattr(socket, "socket", tried)
+    assert _client_utils._filter_supported(options) == options[:1] and not tried.called
 
 
 @pytest.mark.usefixtures("engine")
