@@ -11,6 +11,7 @@ import structlog
 from runtime.broker.client import Broker
 from runtime.broker.delivery import Grant, Verdict
 from runtime.errors import GroupMissing
+from runtime.worker.board import boot_time
 from runtime.worker.flights import Flight
 from runtime.worker.lanes import Lane
 from runtime.worker.lease import Lease
@@ -22,6 +23,12 @@ log = structlog.get_logger("headrace.worker")
 
 FIRST_WAIT = 0.5
 """Seconds until a duplicate of a running event looks again, the first time; each time it is twice as long."""
+
+STALE = 1 / 3
+"""Share of a lease: a permission that took longer to come may be no more, since leases are renewed as often."""
+
+ASKED = 3
+"""Times that it is asked for at most, where every answer is late."""
 
 _ACTIONS = {
     Verdict.ENDED: "event.duplicate",
@@ -46,6 +53,7 @@ class Admission:
         settler: Settler,
         *,
         worker: str,
+        lease_seconds: float,
         alone: bool,
         new_token: Callable[[Flight], str],
         ask_alone: Callable[[str, str], None] | None,
@@ -54,6 +62,7 @@ class Admission:
         self._lease = lease
         self._settler = settler
         self._worker = worker
+        self._stale = STALE * lease_seconds
         self._alone = alone
         self._new_token = new_token
         self._ask_alone = ask_alone
@@ -76,15 +85,7 @@ class Admission:
         takeover, tries = "", 0
         while work.flight.abort is None:
             try:
-                grant = await self._broker.gate.begin(
-                    work.claim,
-                    max_attempts=work.active.route.spec.retry.max_attempts,
-                    wait=FIRST_WAIT,
-                    takeover=takeover,
-                    meta=work.meta,
-                    probe=work.delivery.probe,
-                    alone=self._alone or work.poison is not None,  # what is not run harms nobody
-                )
+                grant = await self._ask(work, takeover)
             except GroupMissing:
                 # The group was destroyed under this entry: once it is back, the entry is delivered anew.
                 await self._ensure_group(work.flight.lane)
@@ -106,6 +107,29 @@ class Admission:
             _tell(work, grant)
             return grant
         return None
+
+    async def _ask(self, work: Work, takeover: str) -> Grant:
+        """What Redis says, as of now.
+
+        A process that was stopped after it asked (a frozen container, a machine that slept) finds the permission when
+        it wakes, and may have been declared dead meanwhile: another worker runs the event then. Who asks again with
+        the same claim is told so.
+        """
+        for left in reversed(range(ASKED)):
+            asked = boot_time()
+            grant = await self._broker.gate.begin(
+                work.claim,
+                max_attempts=work.active.route.spec.retry.max_attempts,
+                wait=FIRST_WAIT,
+                takeover=takeover,
+                meta=work.meta,
+                probe=work.delivery.probe,
+                alone=self._alone or work.poison is not None,  # what is not run harms nobody
+            )
+            if grant.verdict is not Verdict.RUN or boot_time() - asked < self._stale or not left:
+                break
+            log.info("event.asked_again", event_id=work.claim.event_id, seconds=round(boot_time() - asked, 3))
+        return grant
 
     async def _publish_staged(self, work: Work, grant: Grant) -> Grant | None:
         """Publish what a dead holder has left staged. It may be another event's, whose entry is gone: then ask anew."""

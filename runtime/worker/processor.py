@@ -67,6 +67,7 @@ class Processor:
             lease,
             self._settler,
             worker=worker,
+            lease_seconds=settings.worker.lease,
             # Where nobody can be asked for a process of its own, an entry that may have killed its worker runs here.
             alone=alone or ask_alone is None,
             new_token=self._intake.new_token,

@@ -2,7 +2,8 @@
 
 I1  every event that was sent has exactly one terminal record in its epoch
 I2  no result is published twice in an epoch
-I3  where executions of an event overlap, the earlier one's worker had been declared dead
+I3  where executions of an event overlap, one of the workers had lost its lease by then: the one that was given the
+    event first. Its own execution may have begun later, if it was stopped in between
 I4  at most max_attempts failures and max_attempts + 1 executions, not counting those that others' deaths ended
 I5  what only succeeds is charged for its own deaths alone: none for the first, none for a drain
 I6  the calm route's events complete
@@ -137,7 +138,7 @@ class Judge:
                     continue
                 if not self._held(first, second.began):
                     overlaps += first.closed != float("inf")
-                elif any(self._before(first, end) and end.ended <= second.began for end in self._ended):
+                elif self._woke_late(second) or self._flushed_between(first, second):
                     overlaps += 1
                 elif first.pid not in self._names:
                     unknown += 1
@@ -172,6 +173,13 @@ class Judge:
             return False
         seen = [end for noted, end in self._world.leases.get(self._who(execution), []) if noted <= at]
         return not seen or seen[-1] > at
+
+    def _woke_late(self, execution: Execution) -> bool:
+        """Whether its worker had lost its lease when it began: stopped after it was permitted, it began as it woke."""
+        return not self._held(execution, execution.began - CLOCKS)  # for sure: not by the clocks' difference
+
+    def _flushed_between(self, first: Execution, second: Execution) -> bool:
+        return any(self._before(first, end) and end.ended <= second.began for end in self._ended)
 
     def _flushed(self, since: float, until: float) -> bool:
         return any(since <= flush <= until for flush in self._flushes)
