@@ -8,7 +8,7 @@ from runtime.broker.client import Broker
 from runtime.broker.delivery import Verdict
 from runtime.errors import BrokerError, GroupMissing
 from shared_models.result import RunEventType, RunStatus
-from tests.support.hand import KEYS, STREAM, Hand, gate_of, make_due, now, parked, raw, run_of, send
+from tests.support.hand import KEYS, STREAM, Hand, gate_of, make_due, now, parked, raw, run_of, send, sweep
 
 
 async def test_run_is_granted_and_recorded(broker: Broker) -> None:
@@ -34,6 +34,21 @@ async def test_repeated_after_a_lost_reply_answers_the_same(broker: Broker) -> N
     assert await hand.again(attempt) == attempt.grant
     assert (await gate_of(broker, "e1"))["attempts"] == "1"
     assert len(await broker.runs.feed(KEYS, "e1")) == 1
+
+
+async def test_a_permission_is_no_more_once_its_worker_was_declared_dead(broker: Broker) -> None:
+    """What one that was stopped after it asked is told when it asks again."""
+    stopped = await Hand.ready(broker)
+    await send(broker, "e1")
+    attempt = await stopped.begin(await stopped.one())
+    assert attempt.grant.verdict is Verdict.RUN
+    await stopped.expire()
+    other = await Hand.ready(broker, "w2")
+    await sweep(broker)
+    await make_due(broker)
+    assert (await other.begin(await other.one())).grant.verdict is Verdict.RUN
+    assert (await stopped.again(attempt)).verdict is Verdict.NO_LEASE
+    assert (await gate_of(broker, "e1"))["worker"] == "w2"
 
 
 async def test_no_lease(broker: Broker) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from runtime.engine.accelerators.base import Accelerator, Patches, Target
+from runtime.engine.accelerators.base import Accelerator, Patches, StandIn, Target
 
 MAX_CODES = 1024
 _THEIRS = frozenset({"langchain", "langgraph"})
@@ -72,18 +72,6 @@ def _is_theirs(function: Any) -> bool:
     return name.partition(".")[0] in _THEIRS and getattr(function, "__globals__", None) is vars(module)
 
 
-class _Module(ModuleType):
-    """Stands in for a module within one module of LangGraph."""
-
-    def __init__(self, stood_for: ModuleType, **own: Any) -> None:
-        super().__init__(stood_for.__name__)
-        self._stood_for = stood_for
-        self.__dict__.update(own)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stood_for, name)
-
-
 def _install(patches: Patches) -> None:
     def get_instructions(code: CodeType) -> Iterator[dis.Instruction]:
         return dis.get_instructions(code) if patches.off else iter(instructions(code))
@@ -112,7 +100,7 @@ def _install(patches: Patches) -> None:
         return get_type_hints
 
     def put_callable(module: ModuleType) -> None:
-        patches.replace(module, "inspect", lambda it: _Module(it, signature=make_signature(inspect.signature)))
+        patches.replace(module, "inspect", lambda it: StandIn(it, signature=make_signature(inspect.signature)))
 
     def put_graph(module: ModuleType) -> None:
         patches.replace(module, "signature", make_signature)
@@ -120,7 +108,7 @@ def _install(patches: Patches) -> None:
 
     patches.at_import(
         _BYTECODE,
-        lambda module: patches.replace(module, "dis", lambda it: _Module(it, get_instructions=get_instructions)),
+        lambda module: patches.replace(module, "dis", lambda it: StandIn(it, get_instructions=get_instructions)),
     )
     patches.at_import(_CALLABLE, put_callable)
     patches.at_import(_BRANCH, put_graph)

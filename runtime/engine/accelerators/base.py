@@ -140,6 +140,18 @@ class Patches:
             self._undoings.pop()()
 
 
+class StandIn(ModuleType):
+    """Takes a module's place within one of the engine's; what is in ``own`` takes that of the module's by that name."""
+
+    def __init__(self, module: ModuleType, **own: Any) -> None:
+        super().__init__(module.__name__)
+        self._module = module
+        self.__dict__.update(own)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
 @cache
 def fingerprint(module: str, name: str) -> str | None:
     """The first 16 hex digits of the SHA-256 of the source text of ``name`` in ``module``'s installed file."""

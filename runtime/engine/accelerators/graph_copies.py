@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -33,30 +33,19 @@ from runtime.engine.export import raw_nodes
 from runtime.engine.prototypes import Parts, Prototype, UnlikeError
 from runtime.engine.state import ROOTS
 
+if TYPE_CHECKING:
+    from runtime.engine.edits import Edit
+
 log = structlog.get_logger("headrace.engine")
 
 AFTER = 3
 """Runs of a kind after which its prototype is worth its making: that takes as long as ten copies."""
 AGAIN = 1000
-"""So many times later it is tried again, if there is none: what was in the way may be gone."""
+"""So many times later it is tried again, if there was none or no room for it: what was in the way may be gone."""
 MAX_KINDS = 8
 """Kinds of runs of one flow (by the variables that it has, streamed or not) that are kept; the eldest goes first."""
 MAX_BYTES = 32 * 1024 * 1024
 """What the prototypes of all flows take in a process; the one that was used least lately goes first."""
-
-
-class Edit(Protocol):
-    """What a run changes in its flow's JSON."""
-
-    def __call__(self, data: dict[str, Any]) -> None:
-        """Change it in place."""
-
-    @property
-    def key(self) -> Hashable | None:
-        """What the edited JSON depends on, but for the variables' values; None where it is this event's alone."""
-
-    def with_values(self, mark: str) -> Edit:
-        """The edit with other values of the same variables."""
 
 
 class GraphPrototypes:
@@ -80,7 +69,7 @@ class GraphPrototypes:
         _switch.kept.use(kind, kind.prototype.size)
         made = kind.prototype.copy(user_id)
         if made is None:
-            kind.drop()
+            kind.drop(due=AFTER)
         return made
 
     def _kind(self, key: Hashable) -> _Kind:
@@ -105,9 +94,9 @@ class _Kind:
     due: int = field(default_factory=lambda: AFTER)
     prototype: _GraphPrototype | None = None
 
-    def drop(self) -> None:
-        """Begin anew."""
-        self.prototype, self.runs, self.due = None, 0, AFTER
+    def drop(self, *, due: int) -> None:
+        """Have no prototype, for so many runs."""
+        self.prototype, self.runs, self.due = None, 0, due
 
     def make(self, graph: Any, edit: Edit) -> None:
         """Make the prototype. Blocks; raises nothing."""
@@ -132,7 +121,7 @@ class _Kept:
         while self._bytes > MAX_BYTES and len(self._sizes) > 1:
             eldest, freed = self._sizes.popitem(last=False)
             self._bytes -= freed
-            eldest.drop()
+            eldest.drop(due=AFTER * AGAIN)  # at once, flows that do not all fit would be made again and again
 
 
 class _GraphPrototype:
@@ -141,8 +130,8 @@ class _GraphPrototype:
     def __init__(self, graph: Any, edit: Edit) -> None:
         if graph._headless_filesystem_user_id is not None:
             raise UnlikeError("it has files of a user of its own")
-        for what in _obstacles(graph.raw_graph_data):
-            raise UnlikeError(what)
+        if (obstacle := next(_obstacles(graph.raw_graph_data), None)) is not None:
+            raise UnlikeError(obstacle)
         ours, theirs = str(uuid.uuid4()), str(uuid.uuid4())
         one, other = _Build(graph, ours, edit.with_values("one")), _Build(graph, theirs, edit.with_values("other"))
         if one.classes != other.classes or one.rest != other.rest:

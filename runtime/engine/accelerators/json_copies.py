@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import copy
 import marshal
-from types import ModuleType
 from typing import Any
 
-from runtime.engine.accelerators.base import Accelerator, Patches, Target
+from runtime.engine.accelerators.base import Accelerator, Patches, StandIn, Target
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
@@ -60,31 +59,19 @@ def packed(value: Any) -> Any:
         return value
 
 
-class _Copy(ModuleType):
-    """Stands in for the ``copy`` module within one module of the engine."""
-
-    def __init__(self, patches: Patches) -> None:
-        super().__init__("copy")
-        self._patches = patches
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(copy, name)
-
-    def deepcopy(self, value: Any, memo: dict[int, Any] | None = None) -> Any:
-        """As ``copy.deepcopy``."""
-        if type(value) is Packed and not self._patches.off:
+def _install(patches: Patches) -> None:
+    def deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
+        if type(value) is Packed and not patches.off:
             return value.unpack()
-        if type(value) is dict and "nodes" in value and "edges" in value and not self._patches.off:
+        if type(value) is dict and "nodes" in value and "edges" in value and not patches.off:
             try:
                 return copy_json(value)
             except (NotJSONError, RecursionError):
                 pass
         return copy.deepcopy(value, memo)
 
-
-def _install(patches: Patches) -> None:
     for module in ("lfx.graph.graph.base", "lfx.graph.graph.utils"):
-        patches.replace(patches.module(module), "copy", lambda _: _Copy(patches))
+        patches.replace(patches.module(module), "copy", lambda it: StandIn(it, deepcopy=deepcopy))
 
 
 JSON_COPIES = Accelerator(

@@ -94,11 +94,7 @@ async def test_a_copy_is_like_what_the_engine_builds(run: Runner) -> None:
     Prototype(built, copied, opaque=graph_copies._switch.opaque)  # which compares them, object by object
 
 
-async def test_a_prototype_is_made_beside_the_loop_after_some_runs(
-    run: Runner, copies: Copies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    copies.__init__(monkeypatch)  # type: ignore[misc]  # the fixture's own replacements, made anew
+async def test_a_prototype_is_made_beside_the_loop_after_some_runs(run: Runner, copies: Copies) -> None:
     waiting: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
     threads: list[int] = []
 
@@ -215,15 +211,21 @@ async def test_variables_that_the_flow_does_not_name_make_no_kind(run: Runner, c
 
 async def test_only_so_much_is_kept_over_all_flows(run: Runner, copies: Copies) -> None:
     one, other = a_flow(name="One of many"), a_flow(name="Another of many")
-    with mock.patch.multiple(graph_copies, MAX_BYTES=1), mock.patch.object(graph_copies._switch, "kept", KEPT()):
-        for flow in (one, one, other, other, one, other):
+    little = mock.patch.multiple(graph_copies, MAX_BYTES=1, AGAIN=4)
+    with little, mock.patch.object(graph_copies._switch, "kept", KEPT()) as kept:
+        for flow in (one, one, other, other):
             await run.text(flow, "x")
-        assert len(copies.made) == 4 and copies.used == 6
-        assert len(graph_copies._switch.kept._sizes) == 1
+        assert len(copies.made) == 2 and copies.used == 4 and len(kept._sizes) == 1
+        for _ in range(3):
+            await run.text(one, "x")
+        assert len(copies.made) == 2 and copies.used == 4, "what had to go is not made again at once"
+        await run.text(one, "x")
+        assert len(copies.made) == 3 and copies.used == 5 and len(kept._sizes) == 1
     with mock.patch.object(graph_copies._switch, "kept", KEPT()) as kept:
-        for flow in (one, other, one, other):
+        third = a_flow(name="One that has room")
+        for flow in (one, third, one, third):
             await run.text(flow, "x")
-        assert len(copies.made) == 5 and len(kept._sizes) == 2
+        assert len(copies.made) == 4 and len(kept._sizes) == 2
         assert kept._bytes == sum(kept._sizes.values()) > 1000
 
 
