@@ -130,11 +130,7 @@ class World:
 
     def __init__(self, binary: str, *, engine: str, workers: int, say: Callable[[str], None]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
-        # Without fsync a killed server still keeps all that it has answered; with one a second it may lose what was
-        # written while a sync lagged, and then duplicates are nobody's fault.
-        self.server = RedisServer(
-            binary, persistent=True, config=("--appendfsync", "no", "--enable-debug-command", "yes")
-        )
+        self.server = RedisServer(binary, persistent=True, config=("--enable-debug-command", "yes"))
         self.say = say
         self.engine = engine
         self.seats: list[Seat] = []
