@@ -161,6 +161,7 @@ class Accelerators(_Spec):
     agent_events: bool = True
     graph_copies: bool = True
     client_lookups: bool = True
+    needed_bundles: bool = True
 
     @model_validator(mode="before")
     @classmethod

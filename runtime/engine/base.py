@@ -31,6 +31,8 @@ class FlowSource:
     """It is no flow, but delivers callbacks as this says."""
     variables: frozenset[str] = frozenset()
     """Names of variables that the route spec provides, or lets events bring."""
+    without: frozenset[str] = frozenset()
+    """The accelerators that the route has switched off."""
 
 
 class ChatHistory(Protocol):

@@ -202,6 +202,7 @@ def flow_source(route: Route) -> FlowSource:
         upgrade=route.spec.upgrade == "safe",
         callback=route.spec.callback if route.callbacks_of else None,
         variables=variables,
+        without=route.spec.engine.accelerators.off,
     )
 
 

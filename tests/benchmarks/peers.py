@@ -47,6 +47,10 @@ def environment(home: Path, model: Mapping[str, str]) -> dict[str, str]:
     )
 
 
+RESTRICTED = {"LANGFLOW_ALLOW_CUSTOM_COMPONENTS": "false"}
+"""Only installed components run, as where flows of others are served. ``lfx serve`` then loads all extensions."""
+
+
 class Stock:
     """The engine called directly, with nothing around it."""
 

@@ -17,38 +17,45 @@ from pathlib import Path
 
 from tests.benchmarks.figures import Row, Value, quantile, quiet
 from tests.benchmarks.flows import EXAMPLES
-from tests.benchmarks.peers import lfx_serve
+from tests.benchmarks.peers import RESTRICTED, lfx_serve
 from tests.benchmarks.stack import HEADRACE, started
 from tests.benchmarks.stub import stub
 from tests.support.harness import clean_environment
+
+VARIANTS = {"example flows": {}, "example flows, installed components only": RESTRICTED}
+"""What is started, and with which settings of Langflow's beside the model's."""
 
 
 async def measure(*, quick: bool = False) -> list[Row]:
     """Each a few times, in turn; the medians are compared."""
     times = 1 if quick else 3
-    ours, theirs = list[float](), list[float]()
     load = quiet()
+    rows = list[Row]()
     with tempfile.TemporaryDirectory() as folder, stub() as model:
         home = Path(folder)
-        for number in range(times):
-            ours.append(_up(home / f"up-{number}", model.environment))
-            place = home / f"serve-{number}"
-            place.mkdir()
-            with lfx_serve(EXAMPLES, place, model.environment) as server:
-                theirs.append(server.seconds)
+        for what, more in VARIANTS.items():
+            ours, theirs = list[float](), list[float]()
+            given = {**model.environment, **more}
+            for number in range(times):
+                place = _new(home / f"{len(rows)}-{number}")
+                ours.append(_up(_new(place / "up"), given))
+                with lfx_serve(EXAMPLES, _new(place / "serve"), given) as server:
+                    theirs.append(server.seconds)
+            up, serve = quantile(ours, 0.5), quantile(theirs, 0.5)
+            values: dict[str, Value] = {"headrace up s": up, "lfx serve s": serve}
+            rows.append(Row(f"{what}, to ready: seconds, to lfx serve", values, up / serve, "<= 0.5", load))
         forks = _forks(home / "forks", model.environment, times=3 if quick else 8)
-    up, serve = quantile(ours, 0.5), quantile(theirs, 0.5)
-    values: dict[str, Value] = {"headrace up s": up, "lfx serve s": serve}
     fork = quantile(forks, 0.5)
     told: dict[str, Value] = {"p50 ms": fork, "worst ms": max(forks)}
-    return [
-        Row("example flows, to ready: seconds, to lfx serve", values, up / serve, "<= 0.5", load),
-        Row("fork to a child that reads: p50, to 1 ms", told, fork, "<= 50", load),
-    ]
+    return [*rows, Row("fork to a child that reads: p50, to 1 ms", told, fork, "<= 50", load)]
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
 
 
 def _up(home: Path, environment: dict[str, str]) -> float:
-    home.mkdir()
     began = time.perf_counter()
     with started([HEADRACE, "up", "--flows", str(EXAMPLES), "--data", str(home / "data")], home, "ready", environment):
         return time.perf_counter() - began

@@ -26,6 +26,7 @@ from runtime.engine.accelerators.http_clients import HTTP_CLIENTS
 from runtime.engine.accelerators.json_copies import JSON_COPIES
 from runtime.engine.accelerators.message_dumps import MESSAGE_DUMPS
 from runtime.engine.accelerators.model_copies import MODEL_COPIES
+from runtime.engine.accelerators.needed_bundles import NEEDED_BUNDLES
 from runtime.engine.accelerators.provider_registry import PROVIDER_REGISTRY
 from runtime.engine.accelerators.request_bodies import REQUEST_BODIES
 from runtime.engine.accelerators.services import SERVICES
@@ -56,6 +57,7 @@ ALL: tuple[Accelerator, ...] = (
     AGENT_EVENTS,
     GRAPH_COPIES,
     CLIENT_LOOKUPS,
+    NEEDED_BUNDLES,
 )
 
 

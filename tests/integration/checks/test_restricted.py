@@ -87,5 +87,5 @@ def test_a19_components_of_the_components_path_are_found(outcomes: Mapping[str, 
     assert outcomes["5-curated"] == "ran: olleh"
 
 
-def test_a23_nothing_is_reached_though_all_extensions_are_loaded(told: Mapping[str, Any]) -> None:
+def test_a23_nothing_is_reached(told: Mapping[str, Any]) -> None:
     assert told["reached"] == []
