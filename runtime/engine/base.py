@@ -11,6 +11,9 @@ from shared_models.chat import ChatCommit
 from shared_models.result import Decision, Pause, RunEventType, RunResult
 from shared_models.route import CallbackSpec
 
+LOADING = frozenset({"needed_bundles"})
+"""The accelerators that loading a flow uses. All others are a matter of its runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class FlowSource:
@@ -32,7 +35,7 @@ class FlowSource:
     variables: frozenset[str] = frozenset()
     """Names of variables that the route spec provides, or lets events bring."""
     without: frozenset[str] = frozenset()
-    """The accelerators that the route has switched off."""
+    """Those of the accelerators in ``LOADING`` that the route has switched off."""
 
 
 class ChatHistory(Protocol):

@@ -7,13 +7,15 @@ extension bundles, which are read without being loaded: loading all of them take
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from packaging.utils import canonicalize_name
 
 KEYLESS = frozenset({"Ollama"})
 """Core providers that run without a key and without an address: the engine assumes the local default."""
@@ -100,8 +102,17 @@ def extension_roots() -> Mapping[str, Path]:
     """The folder of each installed extension bundle, by distribution. Looks through all distributions, once."""
     from lfx.extension.loader import installed_extension_roots  # noqa: PLC0415  loads the engine
 
-    likely = filter(_may_bring_extension, distributions())
-    return {str(name): Path(root) for name, root in installed_extension_roots(likely).items()}
+    return {str(name): Path(root) for name, root in installed_extension_roots(_may_bring_extensions()).items()}
+
+
+def extension_distributions(names: Collection[str]) -> list[Distribution]:
+    """The distributions of these names, of ``extension_roots``; one that is installed twice, twice."""
+    return [found for found in _may_bring_extensions() if canonicalize_name(found.metadata["Name"]) in names]
+
+
+@lru_cache(maxsize=1)
+def _may_bring_extensions() -> tuple[Distribution, ...]:
+    return tuple(filter(_may_bring_extension, distributions()))
 
 
 def _may_bring_extension(distribution: Distribution) -> bool:

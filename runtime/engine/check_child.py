@@ -33,6 +33,7 @@ def source_to_json(source: FlowSource) -> dict[str, Any]:
         "files_dir": str(source.files_dir),
         "upgrade": source.upgrade,
         "variables": sorted(source.variables),
+        "without": sorted(source.without),
     }
 
 
@@ -46,6 +47,7 @@ def source_from_json(data: Mapping[str, Any]) -> FlowSource:
         files_dir=Path(data["files_dir"]),
         upgrade=data["upgrade"],
         variables=frozenset(data["variables"]),
+        without=frozenset(data["without"]),
     )
 
 

@@ -13,7 +13,7 @@ from lfx.graph.graph.base import Graph
 from runtime.engine import catalog, family
 from runtime.engine.accelerators.graph_copies import GraphPrototypes, switch_caches
 from runtime.engine.accelerators.json_copies import packed
-from runtime.engine.accelerators.needed_bundles import NEEDED_BUNDLES, load_needed
+from runtime.engine.accelerators.needed_bundles import NAME, load_needed
 from runtime.engine.base import FlowSource
 from runtime.engine.bindings import Bindings, standard_bindings, variables_of
 from runtime.engine.bundles import load_providers
@@ -89,10 +89,7 @@ def load_template(
     load_providers(needed.providers)
     view = read_export(source.export, route=source.route)
     everyone = family.members(source, siblings)
-    load_needed(
-        (node for member in everyone for node in read_export(member.export, route=member.route).nodes),
-        every=NEEDED_BUNDLES.name in source.without,
-    )
+    load_needed(everyone, every=NAME in source.without)
     readable = (*roots, *(member.files_dir for member in everyone))
     token = ROOTS.set(readable)
     try:

@@ -17,6 +17,7 @@ from lfx.run.hitl import raise_if_nested_hitl_unsupported
 from lfx.schema.data import Data
 
 from runtime.engine import catalog, family
+from runtime.engine.accelerators.needed_bundles import load_needed_by_run
 from runtime.engine.base import FlowSource
 from runtime.engine.bindings import bind, standard_bindings
 from runtime.engine.export import flow_uuid
@@ -42,7 +43,10 @@ async def get_flow_by_id_or_name(
 ) -> Data | None:
     """A sibling's export, by its id and then by its name."""
     source = _find(flow_id, flow_name)
-    return None if source is None else _data(source)
+    if source is None:
+        return None
+    await load_needed_by_run(source)
+    return _data(source)
 
 
 async def list_flows(*, user_id: Any = None) -> list[Data]:
@@ -62,6 +66,7 @@ async def load_flow(
     source = _find(flow_id, flow_name)
     if source is None:
         raise ValueError(f"no flow {flow_name or flow_id!r} among the registered flows")
+    await load_needed_by_run(source)
     payload = _payload(source)
     if tweaks:
         from lfx.processing.process import process_tweaks  # noqa: PLC0415  heavy, and only legacy components come here

@@ -9,7 +9,7 @@ import structlog
 
 from runtime.broker.client import Broker
 from runtime.broker.keys import RouteKeys
-from runtime.engine.base import Engine, FlowSource, LoadedFlow
+from runtime.engine.base import LOADING, Engine, FlowSource, LoadedFlow
 from runtime.errors import BrokerError, BrokerUnavailable, FlowUnready
 from runtime.registry.snapshot import Problem, Route, Snapshot
 from runtime.worker.callbacks import with_callbacks
@@ -202,7 +202,7 @@ def flow_source(route: Route) -> FlowSource:
         upgrade=route.spec.upgrade == "safe",
         callback=route.spec.callback if route.callbacks_of else None,
         variables=variables,
-        without=route.spec.engine.accelerators.off,
+        without=route.spec.engine.accelerators.off & LOADING,
     )
 
 
