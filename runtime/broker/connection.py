@@ -41,6 +41,8 @@ _CLASSES = (
 )  # fmt: skip
 """The same, where the library has a class and takes the code off the text."""
 
+_OF_THE_LIBRARY = (exceptions.RedisError, OSError, TimeoutError)
+
 Command = Sequence[Argument]
 
 
@@ -117,19 +119,32 @@ class Server(Connection):
 
     async def command(self, *args: Argument) -> Any:
         """One command's raw reply."""
-        with _translated():
+        try:  # not `_translated`, whose making costs as much again: every event comes by twice
             return await self._batches.command(*args)
+        except _OF_THE_LIBRARY as error:
+            raise _translate(error) from error
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Any]:
         """Many commands in one round trip; each one's reply, or the BrokerError it met. Not a transaction."""
         if not commands:
             return []
+        if len(commands) == 1:
+            return [await self._alone(commands[0])]
         async with self._sound():
             pipe = self._commands.pipeline(transaction=False)
             for command in commands:
                 pipe.execute_command(*command)
             replies = await pipe.execute(raise_on_error=False)
         return [_translate(r) if isinstance(r, Exception) else r for r in replies]
+
+    async def _alone(self, command: Command) -> Any:
+        """The one command of a pipeline, as a fetch from the one busy route: with whatever else is sent now."""
+        try:
+            return await self._batches.command(*command)
+        except exceptions.ResponseError as error:
+            return _translate(error)
+        except _OF_THE_LIBRARY as error:
+            raise _translate(error) from error
 
     async def topology(self) -> str:
         """One server, or the one that a Sentinel set names."""
@@ -209,7 +224,7 @@ class _ScriptUnknown(BrokerError):
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (exceptions.RedisError, OSError, TimeoutError) as error:
+    except _OF_THE_LIBRARY as error:
         raise _translate(error) from error
 
 

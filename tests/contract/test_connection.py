@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
+import hiredis
 import pytest
 
+from runtime.broker.batching import Batches
 from runtime.broker.client import Broker
 from runtime.broker.connection import CONNECTIONS
 from runtime.broker.outcome import Settled
@@ -193,6 +196,92 @@ async def test_errors_are_ours(own: RedisServer, quick: Broker) -> None:
     await odd.close()
     with pytest.raises(BrokerError, match="URL"):
         Broker.connect("http://x", QUICK)
+
+
+# --- replies that come together ---------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """A server that answers commands with what it was told to, in as many pieces; it reads all before it answers."""
+
+    def __init__(self, *pieces: bytes, commands: int) -> None:
+        self._pieces = pieces
+        self._commands = commands
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parser, got = hiredis.Reader(), 0
+        while data := await reader.read(65536):
+            parser.feed(data)
+            while isinstance(command := parser.gets(), list):
+                if command[0] == b"CLIENT":  # who speaks, told when the connection is made
+                    writer.write(b"+OK\r\n")
+                else:
+                    got += 1
+            if got == self._commands:
+                got = 0
+                for piece in self._pieces:
+                    writer.write(piece)
+                    await writer.drain()
+        writer.close()
+
+    async def answers(self) -> list[Any]:
+        server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        broker = Broker.connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0", QUICK)
+        commands = (broker.connection.command("ECHO", n) for n in range(self._commands))
+        try:
+            return await asyncio.gather(*commands, return_exceptions=True)
+        finally:
+            await broker.close()
+            server.close()
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(
+    ("replies", "told"),
+    [
+        ([b"$1\r\na\r\n", b":2\r\n", b"*2\r\n:1\r\n-ERR x\r\n"], [b"a", 2, list]),
+        ([b"+OK\r\n", b"-ERR no\r\n", b":3\r\n"], [b"OK", BrokerError, 3]),
+        ([b"+OK\r\n", b"-LOADING not yet\r\n", b":3\r\n"], [b"OK", BrokerUnavailable, BrokerUnavailable]),
+        ([b"+OK\r\n", b"?what\r\n", b":3\r\n"], [b"OK", BrokerUnavailable, BrokerUnavailable]),
+        ([b"+OK\r\n", b"$100\r\nhalf", b""], [b"OK", BrokerUnavailable, BrokerUnavailable]),  # it comes too late
+    ],
+)
+async def test_a_reply_that_comes_with_another_is_read_as_one_that_comes_alone(
+    replies: list[bytes], told: list[Any], joined: bool
+) -> None:
+    pieces = [b"".join(replies)] if joined else replies
+    answers = await Scripted(*pieces, commands=len(replies)).answers()
+    for answer, expected in zip(answers, told, strict=True):
+        assert isinstance(answer, expected) if isinstance(expected, type) else answer == expected
+    assert not any(isinstance(answer, Exception) and not isinstance(answer, BrokerError) for answer in answers)
+
+
+async def test_a_pipeline_of_one_command_goes_with_the_others(
+    own: RedisServer, quick: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    exchange = Batches._exchange
+
+    async def counted(self: Batches, connection: Any, batch: list[Any], packed: bytes) -> bool:
+        sizes.append(len(batch))
+        return await exchange(self, connection, batch, packed)
+
+    monkeypatch.setattr(Batches, "_exchange", counted)
+    await raw(quick, "SET", "text", "x")
+    sizes.clear()
+    connection = quick.connection
+    both = await asyncio.gather(connection.command("GET", "text"), connection.pipeline([("ECHO", "y")]))
+    assert (both, sizes) == ([b"x", [b"y"]], [2])
+    [wrong] = await connection.pipeline([("XLEN", "text")])
+    assert isinstance(wrong, BrokerError) and "WRONGTYPE" in wrong.message
+    assert await connection.run_all([call("glance", [f"{STREAM}"] * 4, "", "g", "")]) is not None  # sent whole at first
+    with pytest.raises(BrokerError, match="cannot be sent"):
+        await connection.pipeline([("SET", "k", None)])  # type: ignore[list-item]
+    own.pause()
+    with pytest.raises(BrokerUnavailable):
+        await connection.pipeline([("PING",)])
+    own.resume()
+    assert await connection.pipeline([("PING",)]) == [b"PONG"]
 
 
 # --- out of memory --------------------------------------------------------------------------------------------------
