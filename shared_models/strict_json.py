@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from shared_models.errors import EnvelopeInvalid
@@ -41,15 +42,45 @@ def parse_json(text: str, *, field: str) -> Any:
     return value
 
 
-_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-"""Kept: ``json.dumps`` makes one for every call."""
+class KeptEncoder(json.JSONEncoder):
+    """Writes what ``json.JSONEncoder(ensure_ascii=False, ...)`` writes, and raises what that raises.
+
+    The library makes its encoder in C anew for each text, which takes as long as a short text does. This one is kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_nan: bool = True,
+        separators: tuple[str, str] = (", ", ": "),
+        default: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(ensure_ascii=False, allow_nan=allow_nan, separators=separators, default=default)
+        make = getattr(json.encoder, "c_make_encoder", None)  # a Python without the accelerator has none
+        item, name = separators
+        self._quick: Callable[[Any, int], Iterable[str]] | None = make and make(
+            None, self.default, json.encoder.encode_basestring, None, name, item, False, False, allow_nan
+        )
+
+    def encode(self, o: Any) -> str:
+        """The JSON text."""
+        if self._quick is not None:
+            try:
+                return "".join(self._quick(o, 0))
+            except Exception:  # noqa: BLE001, S110  the library's own way finds it again, and has its own words for it
+                pass
+        return super().encode(o)
+
+
+_COMPACT = KeptEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def dump_json(value: Any, *, field: str) -> str:
     """``value`` as compact JSON. Raises EnvelopeInvalid that names ``field`` where JSON has no way to write it."""
     try:
         text = _COMPACT.encode(value)
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except UnicodeEncodeError as error:
         raise EnvelopeInvalid(f"{field}: has half of a character (a lone surrogate)", field=field) from error
     except (TypeError, ValueError) as error:

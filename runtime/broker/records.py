@@ -11,11 +11,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from runtime.broker.outcome import RunMeta
 from shared_models.dead_letter import DeadLetterSummary
 from shared_models.result import Pause, Published, RunRecord, RunResult, RunStatus
+from shared_models.strict_json import KeptEncoder
 
 _PUBLISHED = TypeAdapter(list[Published])
 
 
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_COMPACT = KeptEncoder(separators=(",", ":"))
 
 
 def to_json(value: Any) -> str:
@@ -23,6 +24,8 @@ def to_json(value: Any) -> str:
     if isinstance(value, BaseModel):
         value = value.model_dump(exclude_none=True)
     plain = _COMPACT.encode(value)
+    if plain.isascii():
+        return plain
     try:
         plain.encode()
     except UnicodeEncodeError:

@@ -7,10 +7,10 @@ people's lines are told from WARNING on, unless the level is ``debug``.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -18,6 +18,7 @@ import structlog
 from runtime.telemetry import outlet
 from runtime.telemetry.quiet import Quiet
 from runtime.telemetry.redact import is_secret_name, mask, may_hold_secret
+from shared_models.strict_json import KeptEncoder
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
@@ -129,29 +130,52 @@ def _add_name(logger: Any, method: str, event: EventDict) -> EventDict:
     return event
 
 
+_FIRST = ("timestamp", "level", "logger", "event")
+
+
 def _in_order(event: Mapping[str, Any]) -> dict[str, Any]:
-    first = ("timestamp", "level", "logger", "event")
-    return {**{name: event[name] for name in first if name in event}, **event}
+    return {**{name: event[name] for name in _FIRST if name in event}, **event}
 
 
 def _mask(logger: Any, method: str, event: EventDict) -> Mapping[str, Any]:
     # An action word of ours, as the names and times that are added here, is no secret.
-    known = ("timestamp", "level", "logger", "event") if _is_ours(logger) else ("timestamp", "level", "logger")
+    known = _FIRST if _is_ours(logger) else _FIRST[:-1]
     kept = {name: event.pop(name) for name in known if name in event}
     return kept | cast("dict[str, Any]", mask(event))
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
+_ENCODER = KeptEncoder(default=str)
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def _as_json(logger: Any, method: str, event: EventDict) -> str:
-    # A line for each event: it is searched whole, and only one that may hold a secret is taken apart.
-    if all(type(value) in _SCALARS and not is_secret_name(name) for name, value in event.items()):
-        line = _ENCODER.encode(_in_order(event))
-        if not may_hold_secret(line):
-            return line
-    return _ENCODER.encode(_in_order(_mask(logger, method, event)))
+    # A line for each event: only one that may hold a secret is taken apart.
+    if _may_be_masked(event):
+        event = dict(_mask(logger, method, event))
+    return _ENCODER.encode(_in_order(event))
+
+
+def _may_be_masked(event: EventDict) -> bool:
+    """Whether masking might change a value; False is certain."""
+    if _name_secrets(tuple(event)):
+        return True
+    texts = []
+    for name, value in event.items():
+        kind = type(value)
+        if kind is str:
+            if name not in _OWN:
+                texts.append(value)
+        elif kind not in _SCALARS:
+            return True
+    return may_hold_secret("\n".join(texts))  # all at once: what stands in one of them stands in all together
+
+
+_OWN = frozenset({"timestamp", "level", "logger"})
+
+
+@lru_cache(maxsize=256)
+def _name_secrets(names: tuple[str, ...]) -> bool:
+    return any(map(is_secret_name, names))
 
 
 def _console() -> Processor:

@@ -74,10 +74,9 @@ def mask_text(text: str) -> str:
     return text
 
 
-def may_hold_secret(line: str) -> bool:
-    """Whether ``mask_text`` might change one of the texts that a line of JSON holds; False is certain."""
-    # A quotation mark within a text, which assignments in JSON need, has a backslash before it.
-    return "\\" in line or "://" in line or "=" in line or _has_start(line) or _names_scheme(line)
+def may_hold_secret(text: str) -> bool:
+    """Whether ``mask_text`` might change a text, or any part of it; False is certain."""
+    return '"' in text or "://" in text or "=" in text or _has_start(text) or _names_scheme(text)
 
 
 def _has_start(text: str) -> bool:

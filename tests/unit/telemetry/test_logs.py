@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import structlog
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runtime.settings import LogSettings
 from runtime.telemetry import logs, outlet
@@ -121,6 +123,39 @@ def test_what_is_not_json_is_written_out(capsys: pytest.CaptureFixture[str]) -> 
     configure()
     logs.get_logger("headrace").info("x", value=object(), raw=b"\xff")
     assert "object" in told(capsys)[0]["value"]
+
+
+_TEXTS = st.one_of(
+    st.sampled_from(
+        ["done", "sk-canary0123456789", "a=b", "api_key=canary22222", "://u:canary@h", "Bearer canary.12345"]
+    ),
+    st.sampled_from(['{"password": "canary"}', "é\ud800", "\n\t\x00", "eyJ", "Authorİzation: Basic dXNlcjpwYXNz"]),
+    st.text(max_size=8),
+)
+_FIELDS = st.dictionaries(
+    st.sampled_from(["route", "event_id", "token", "api_key", "logger", "level", "é", "code", "x" * 300, "secret"]),
+    _TEXTS
+    | st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.lists(_TEXTS, max_size=2)
+    | st.dictionaries(_TEXTS, _TEXTS, max_size=2)
+    | st.builds(ValueError, _TEXTS)
+    | st.binary(max_size=4),
+    max_size=5,
+)
+
+
+@given(_TEXTS, _FIELDS, st.sampled_from(["headrace.worker", "library", ""]))
+def test_a_line_that_is_let_through_is_as_if_it_was_masked(event: str, fields: dict[str, Any], name: str) -> None:
+    """What is done for every line, without looking first."""
+    given = {**fields, "event": event, "timestamp": "2026-01-01T00:00:00Z"}
+    logger = logs._Stderr(name)
+    masked = dict(logs._mask(logger, "info", dict(given)))
+    ordered = {key: masked.pop(key) for key in ("timestamp", "level", "logger", "event") if key in masked} | masked
+    expected = json.dumps(ordered, ensure_ascii=False, default=str)
+    assert logs._as_json(logger, "info", dict(given)) == expected
 
 
 def test_for_people_it_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
