@@ -64,6 +64,8 @@ CONTROL_ANYWHERE = frozenset(
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _DIGITS = re.compile(r"[0-9]{1,16}")
 _DECIMAL = re.compile(r"[0-9]{1,16}\.[0-9]{1,9}")
+_LATEST = 10**16
+"""The first number of ms that has more digits than are read."""
 _SECONDS_BELOW = 10**11
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _TRACESTATE = re.compile(rf"[\x20-\x7e\t]{{1,{MAX_TRACESTATE_BYTES}}}")
@@ -86,6 +88,8 @@ def check_label(text: str, *, field: str, limit: int = MAX_LABEL_BYTES) -> str:
 
 def check_id(text: str, *, field: str) -> str:
     """``text`` if it can be an id; EnvelopeInvalid otherwise."""
+    if len(text) <= MAX_ID_BYTES and text.isascii() and text.isprintable() and text.strip():  # nearly all
+        return text
     if not text.strip():
         raise EnvelopeInvalid(f"{field}: is blank", field=field)
     return check_label(text, field=field, limit=MAX_ID_BYTES)
@@ -103,6 +107,16 @@ def read_count(text: str, *, field: str, least: int) -> int:
     if _DIGITS.fullmatch(text) and least <= int(text) <= MAX_COUNT:
         return int(text)
     raise EnvelopeInvalid(f"{field}: {text[:80]!r} is not a whole number from {least} to {MAX_COUNT}", field=field)
+
+
+def check_count(value: int, *, field: str, least: int) -> int:
+    """``value`` if it is from ``least`` up and could be read again; EnvelopeInvalid otherwise."""
+    return value if least <= value <= MAX_COUNT else read_count(str(value), field=field, least=least)
+
+
+def check_time(value: int, *, field: str) -> int:
+    """``value`` if it is a time in ms that could be read again; EnvelopeInvalid otherwise."""
+    return value if 0 <= value < _LATEST else read_time(str(value), field=field)
 
 
 def read_time(text: str, *, field: str) -> int:

@@ -58,16 +58,20 @@ class Attachments:
             raise EnvelopeInvalid("payload_ref: is not a JSON object", field="payload_ref")
         return envelope.model_copy(update={"payload": payload})
 
+    def named(self, request: RunRequest) -> bool:
+        """Whether a run has archived files: else ``files`` gives the request as it is."""
+        return _any(request.payload.get("files"))
+
     @asynccontextmanager
     async def files(self, request: RunRequest) -> AsyncIterator[RunRequest]:
         """The request with the archived files of ``payload.files`` as paths, for as long as the block lasts.
 
         Raises ArchiveUnavailable, an ObjectRefused, and EnvelopeInvalid.
         """
-        files = request.payload.get("files")
-        if not _any(files):
+        if not self.named(request):
             yield request
             return
+        files = request.payload["files"]
         self._sweep()
         root = Path(tempfile.mkdtemp(prefix=_DIRECTORY))
         held = _hold(root)

@@ -93,6 +93,8 @@ class Execution:
 
     async def _attempt(self, work: Work, request: RunRequest, history: ChatHistory, progress: Progress) -> RunOutput:
         """Run the flow, with the event's files beside it; what it takes to get them is the run's own time."""
+        if not self._attachments.named(request):
+            return await self._engine.run(work.active.flow, request, history, progress.emit)
         async with self._attachments.files(request) as ready:
             return await self._engine.run(work.active.flow, ready, history, progress.emit)
 

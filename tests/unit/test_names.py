@@ -69,6 +69,9 @@ def test_a_long_key_part_is_hashed() -> None:
     assert key_part("short") == "short"
     assert len(key_part("x" * 129)) == 64
     assert key_part("x" * 129) != key_part("y" * 129)
+    for character, most in (("x", 128), ("é", 64), ("\ud800", 42), ("😀", 32)):
+        assert key_part(character * most) == character * most
+        assert len(key_part(character * most + character)) == 64
 
 
 @pytest.mark.parametrize(
