@@ -3,6 +3,9 @@
 With many runs in flight, many commands are wanted at once. One write and one read for all of them costs a fraction of
 one each, here and on the server. Nothing waits for company: what is wanted in one turn of the loop is sent in the next,
 and what comes while that is under way goes as soon as it is answered, or over a line of its own if that takes long.
+
+A line keeps its connection for a moment: whoever was answered wants the next thing soon, and taking a connection from
+the pool anew costs several turns of the loop, for which all in flight would wait.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ LINES = 4
 PATIENCE = 0.001
 """Seconds that commands wait for a line that is busy before another is used: some round trips to a near server."""
 
+HOLD = 0.005
+"""Seconds that a line keeps its connection when nothing waits."""
+
 MAX_COMMANDS = 16
 MAX_BYTES = 256 * 1024
 """Where a batch ends. A command that is larger goes alone."""
@@ -44,6 +50,8 @@ class Batches:
         self._pool = pool
         self._waiting: deque[Waiting] = deque()
         self._lines: set[asyncio.Task[None]] = set()
+        self._idle: list[asyncio.Future[None]] = []
+        """Lines that nothing waits for; each goes on when its future is done."""
         self._due: asyncio.Handle | None = None
         self._closed = False
 
@@ -63,12 +71,16 @@ class Batches:
         if self._due is not None:
             self._due.cancel()
         self._fail_waiting(exceptions.ConnectionError(_CLOSED))
+        self._wake_all()
         # What is read ends with its connection. One that is just being made is not to be cancelled: it would be lost.
         await self._pool.disconnect()
         if self._lines:
             await asyncio.wait(self._lines)
 
     def _open_line(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._idle:
+            _give(self._idle.pop(), None)
+            return
         if self._due is not None or len(self._lines) >= LINES:
             return
         # Not in the caller's context: a run's would be kept for as long as the connection.
@@ -101,11 +113,33 @@ class Batches:
             while self._waiting:
                 batch, packed = self._take(connection)
                 if batch and not await self._exchange(connection, batch, packed):
+                    self._wake_all()  # their connections have most likely ended as well
                     return
                 if self._waiting and len(self._lines) < LINES:
                     self._open_line(asyncio.get_running_loop())
+                if not self._waiting and not await self._wanted(connection):
+                    return
         finally:
             await self._pool.release(connection)
+
+    async def _wanted(self, connection: AbstractConnection) -> bool:
+        """Wait a moment for the next command. False where the connection has ended: then another is to be taken."""
+        loop = asyncio.get_running_loop()
+        idle: asyncio.Future[None] = loop.create_future()
+        self._idle.append(idle)
+        timer = loop.call_later(HOLD, _give, idle, None)
+        try:
+            await idle
+        finally:
+            timer.cancel()
+            if idle in self._idle:
+                self._idle.remove(idle)
+        reader = connection._reader
+        return reader is not None and not reader.at_eof() and reader.exception() is None
+
+    def _wake_all(self) -> None:
+        while self._idle:
+            _give(self._idle.pop(), None)
 
     def _take(self, connection: AbstractConnection) -> tuple[list[asyncio.Future[Any]], bytes]:
         batch: list[asyncio.Future[Any]] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runtime.broker import batching
 from runtime.broker.batching import LINES, MAX_BYTES, MAX_COMMANDS, Batches
 from runtime.broker.client import Broker
 from runtime.errors import BrokerError, BrokerUnavailable
@@ -86,6 +87,57 @@ async def test_the_end_of_a_connection_is_told_to_all_on_it_and_the_next_are_ser
             return False
 
     await until(served)
+
+
+async def test_a_line_keeps_its_connection_for_a_moment_and_gives_it_back(
+    real_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection: Any = real_broker.connection
+    pool, taken = connection._batches._pool, []
+    take = pool.get_connection
+
+    async def counted() -> Any:
+        taken.append(1)
+        return await take()
+
+    monkeypatch.setattr(pool, "get_connection", counted)
+    monkeypatch.setattr(batching, "HOLD", 60.0)
+    for n in range(5):
+        assert await connection.command("ECHO", n) == b"%d" % n
+    assert len(taken) == 1
+    assert await asyncio.gather(*(connection.command("ECHO", n) for n in range(3))) == [b"0", b"1", b"2"]
+    assert len(taken) == 1
+    monkeypatch.setattr(batching, "HOLD", 0.0)
+    assert await connection.command("PING") == b"PONG"
+
+    async def given_back() -> bool:
+        return not pool._in_use_connections and not connection._batches._lines
+
+    await until(given_back)
+
+
+async def test_a_connection_that_ends_while_it_is_kept_is_not_used(
+    real_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "HOLD", 60.0)
+    connection: Any = real_broker.connection
+    name = await connection.command("CLIENT", "ID")
+    [kept] = connection._batches._pool._in_use_connections
+    reader = kept._reader
+    await connection.pipeline([("CLIENT", "KILL", "ID", name, "SKIPME", "no"), ("PING",)])
+
+    async def ended() -> bool:
+        return bool(reader.at_eof() or reader.exception() is not None)
+
+    await until(ended)
+    assert await connection.command("CLIENT", "ID") != name
+
+
+async def test_closing_ends_a_line_that_is_kept(real_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "HOLD", 60.0)
+    assert await real_broker.connection.command("PING") == b"PONG"
+    async with asyncio.timeout(5):
+        await real_broker.connection.close()
 
 
 async def test_closing_tells_those_who_wait(real_broker: Broker) -> None:
