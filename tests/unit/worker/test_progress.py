@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,12 +145,8 @@ async def test_what_a_run_tells_after_another_has_taken_it_is_not_written(feeds,
                     asyncio.get_running_loop().call_soon(ended.set)
                     await asyncio.sleep(0.02)
 
-    @contextlib.asynccontextmanager
-    async def files(request: Any) -> Any:
-        yield request
-
     clock, request = SimpleNamespace(lag_of=lambda *_: 0.0), SimpleNamespace(stream=True, tenant_id=None)
-    execution = Execution(SimpleNamespace(feeds=feeds), Slow(), clock, SimpleNamespace(files=files))
+    execution = Execution(SimpleNamespace(feeds=feeds), Slow(), clock, SimpleNamespace(named=lambda _: False))
     monkeypatch.setattr(execution, "_request", lambda *_: request)
     route = SimpleNamespace(spec=SimpleNamespace(timeout=60.0))
     claim = SimpleNamespace(keys=KEYS, event_id="e1", token="w.1")
