@@ -58,8 +58,10 @@ class KeptEncoder(json.JSONEncoder):
         super().__init__(ensure_ascii=False, allow_nan=allow_nan, separators=separators, default=default)
         make = getattr(json.encoder, "c_make_encoder", None)  # a Python without the accelerator has none
         item, name = separators
+        self._within: dict[int, Any] = {}
+        """What is being written, by id: a cycle is met at once, and not once it has been written a thousand times."""
         self._quick: Callable[[Any, int], Iterable[str]] | None = make and make(
-            None, self.default, json.encoder.encode_basestring, None, name, item, False, False, allow_nan
+            self._within, self.default, json.encoder.encode_basestring, None, name, item, False, False, allow_nan
         )
 
     def encode(self, o: Any) -> str:
@@ -67,8 +69,8 @@ class KeptEncoder(json.JSONEncoder):
         if self._quick is not None:
             try:
                 return "".join(self._quick(o, 0))
-            except Exception:  # noqa: BLE001, S110  the library's own way finds it again, and has its own words for it
-                pass
+            except Exception:  # noqa: BLE001  the library's own way finds it again, and has its own words for it
+                self._within.clear()
         return super().encode(o)
 
 

@@ -230,17 +230,20 @@ class _Quick(AbstractConnection):
             return packed
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
-        if args or options or (reply := self._received()) is NOT_ENOUGH_DATA:
+        if args or options or (reply := await self._received()) is NOT_ENOUGH_DATA:
             return await super().read_response(*args, **options)
         first = reply[0] if isinstance(reply, list) and reply else reply
         if isinstance(first, exceptions.ConnectionError):  # the server has no more to say here: as the library does
             await self.disconnect(nowait=True)
             raise first
+        if isinstance(reply, exceptions.ReadOnlyError) and isinstance(self, SentinelManagedConnection):
+            await self.disconnect(nowait=True)  # it was demoted: the Sentinels are asked again, as the library does
+            raise exceptions.ConnectionError("the server is no primary any more") from reply
         if isinstance(reply, exceptions.ResponseError):
             raise reply
         return reply
 
-    def _received(self) -> Any:
+    async def _received(self) -> Any:
         """A reply that has come with an earlier one, as most of a batch do."""
         if not isinstance(self._parser, _AsyncHiredisParser) or not self._parser._connected:
             return NOT_ENOUGH_DATA
@@ -249,6 +252,9 @@ class _Quick(AbstractConnection):
             return reader.gets()
         except (hiredis.HiredisError, exceptions.InvalidResponse):
             return NOT_ENOUGH_DATA  # the library's own reading meets it again, and ends the connection
+        except Exception:
+            await self.disconnect(nowait=True)  # an error that cannot be read: who knows what comes after it
+            raise
 
 
 @cache

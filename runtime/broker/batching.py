@@ -15,6 +15,7 @@ import contextvars
 from collections import deque
 from typing import Any
 
+import hiredis
 from redis import exceptions
 from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
@@ -36,7 +37,8 @@ MAX_BYTES = 256 * 1024
 
 _CLOSED = "the connection was closed"
 
-Waiting = tuple[tuple[Argument, ...], asyncio.Future[Any]]
+Waiting = tuple[tuple[Argument, ...], asyncio.Future[Any], bool]
+"""A command, who waits for its reply, and whether it is to be the last of its batch."""
 
 
 class Batches:
@@ -52,16 +54,21 @@ class Batches:
         self._lines: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
         """Lines that nothing waits for; each goes on when its future is done."""
+        self._woken: asyncio.Future[None] | None = None
+        """Of a line that was told to go on and has not yet: it takes what else is wanted in this turn."""
         self._due: asyncio.Handle | None = None
         self._closed = False
 
-    async def command(self, *args: Argument) -> Any:
-        """One command's raw reply. Where its caller is cancelled, it may be carried out or not."""
+    async def command(self, *args: Argument, last: bool = False) -> Any:
+        """One command's raw reply. Where its caller is cancelled, it may be carried out or not.
+
+        ``last``: its reply may be large, so nothing is sent behind it that would wait for all of that.
+        """
         if self._closed:
             raise exceptions.ConnectionError(_CLOSED)
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append((args, reply))
+        self._waiting.append((args, reply, last))
         self._open_line(loop)
         return await reply
 
@@ -78,8 +85,11 @@ class Batches:
             await asyncio.wait(self._lines)
 
     def _open_line(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._woken is not None:
+            return
         if self._idle:
-            _give(self._idle.pop(), None)
+            self._woken = self._idle.pop()
+            _give(self._woken, None)
             return
         if self._due is not None or len(self._lines) >= LINES:
             return
@@ -132,21 +142,25 @@ class Batches:
             await idle
         finally:
             timer.cancel()
+            if self._woken is idle:
+                self._woken = None
             if idle in self._idle:
                 self._idle.remove(idle)
-        reader = connection._reader
-        return reader is not None and not reader.at_eof() and reader.exception() is None
+        if _is_quiet(connection):
+            return True
+        await connection.disconnect(nowait=True)
+        return False
 
     def _wake_all(self) -> None:
         while self._idle:
             _give(self._idle.pop(), None)
 
     def _take(self, connection: AbstractConnection) -> tuple[list[asyncio.Future[Any]], bytes]:
-        batch: list[asyncio.Future[Any]] = []
-        pieces: list[bytes] = []
+        taken: list[tuple[bytes, asyncio.Future[Any]]] = []
+        final: list[tuple[bytes, asyncio.Future[Any]]] = []
         size = 0
-        while self._waiting and len(batch) < MAX_COMMANDS and size < MAX_BYTES:
-            args, reply = self._waiting.popleft()
+        while self._waiting and len(taken) < MAX_COMMANDS and size < MAX_BYTES:
+            args, reply, last = self._waiting.popleft()
             if reply.done():  # its caller was cancelled
                 continue
             try:
@@ -154,13 +168,13 @@ class Batches:
             except Exception as error:  # noqa: BLE001  told to the one whose command it is
                 reply.set_exception(exceptions.DataError(str(error)))
                 continue
-            if batch and size + len(packed) > MAX_BYTES:
-                self._waiting.appendleft((args, reply))
+            if (size and size + len(packed) > MAX_BYTES) or (last and final):
+                self._waiting.appendleft((args, reply, last))
                 break
-            batch.append(reply)
-            pieces.append(packed)
+            (final if last else taken).append((packed, reply))
             size += len(packed)
-        return batch, b"".join(pieces)
+        taken += final
+        return [reply for _, reply in taken], b"".join(packed for packed, _ in taken)
 
     async def _exchange(self, connection: AbstractConnection, batch: list[asyncio.Future[Any]], packed: bytes) -> bool:
         """Send a batch and read its replies. False where the connection has ended."""
@@ -191,6 +205,15 @@ class Batches:
     def _fail_waiting(self, error: Exception) -> None:
         while self._waiting:
             _give(self._waiting.popleft()[1], error)
+
+
+def _is_quiet(connection: AbstractConnection) -> bool:
+    """Whether a connection is there, and nothing has come over it that nobody asked for."""
+    reader: Any = connection._reader
+    if reader is None or reader.at_eof() or reader.exception() is not None or reader._buffer:
+        return False
+    parsed = getattr(connection._parser, "_reader", None)
+    return not (isinstance(parsed, hiredis.Reader) and parsed.has_data())
 
 
 async def drop_idle(pool: ConnectionPool) -> None:

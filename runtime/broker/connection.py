@@ -140,7 +140,7 @@ class Server(Connection):
     async def _alone(self, command: Command) -> Any:
         """The one command of a pipeline, as a fetch from the one busy route: with whatever else is sent now."""
         try:
-            return await self._batches.command(*command)
+            return await self._batches.command(*command, last=True)
         except exceptions.ResponseError as error:
             return _translate(error)
         except _OF_THE_LIBRARY as error:

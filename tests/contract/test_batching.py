@@ -133,6 +133,58 @@ async def test_a_connection_that_ends_while_it_is_kept_is_not_used(
     assert await connection.command("CLIENT", "ID") != name
 
 
+async def test_a_connection_over_which_more_has_come_than_was_asked_for_is_not_used(
+    real_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "HOLD", 60.0)
+    connection: Any = real_broker.connection
+    name = await connection.command("CLIENT", "ID")
+    [kept] = connection._batches._pool._in_use_connections
+    kept._reader.feed_data(b"+EXTRA\r\n")
+    other = await connection.command("CLIENT", "ID")
+    assert isinstance(other, int) and other != name
+
+
+async def test_commands_of_one_turn_wake_one_line(real_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "HOLD", 60.0)
+    connection: Any = real_broker.connection
+    batches = connection._batches
+    wait = asyncio.create_task(connection.command("BLPOP", "nothing", "30"))
+
+    async def blocked() -> bool:
+        return b"blocked_clients:1" in await connection.command("INFO", "clients")
+
+    async def idle() -> bool:
+        return len(batches._idle) == len(batches._lines)
+
+    await until(blocked)
+    await connection.command("RPUSH", "nothing", "x")
+    await wait
+    await until(idle)
+    before = len(batches._idle)
+    await asyncio.gather(*(connection.command("PING") for _ in range(4)))
+    await until(idle)
+    assert len(batches._idle) == before > 1
+
+
+async def test_nothing_is_sent_behind_a_command_whose_reply_may_be_large(
+    real_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+    exchange = Batches._exchange
+
+    async def noted(self: Batches, connection: Any, batch: list[Any], packed: bytes) -> bool:
+        sent.append(packed)
+        return await exchange(self, connection, batch, packed)
+
+    monkeypatch.setattr(Batches, "_exchange", noted)
+    batches = real_broker.connection._batches  # type: ignore[attr-defined]  it is one server
+    texts = ["large-1", "small-1", "small-2", "large-2", "small-3"]
+    asked = [batches.command("ECHO", text, last=text.startswith("large")) for text in texts]
+    assert await asyncio.gather(*asked) == [text.encode() for text in texts]
+    assert all(b"large" not in packed.rpartition(b"ECHO")[0] for packed in sent)
+
+
 async def test_closing_ends_a_line_that_is_kept(real_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "HOLD", 60.0)
     assert await real_broker.connection.command("PING") == b"PONG"

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import hiredis
 import pytest
+from redis.asyncio import Redis
+from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
+from runtime.broker import address
 from runtime.broker.batching import Batches
 from runtime.broker.client import Broker
-from runtime.broker.connection import CONNECTIONS
+from runtime.broker.connection import CONNECTIONS, Server
 from runtime.broker.outcome import Settled
 from runtime.broker.scripts import call
 from runtime.errors import BrokerError, BrokerUnavailable, GroupMissing
@@ -282,6 +286,46 @@ async def test_a_pipeline_of_one_command_goes_with_the_others(
         await connection.pipeline([("PING",)])
     own.resume()
     assert await connection.pipeline([("PING",)]) == [b"PONG"]
+
+
+class Sentinels:
+    """Names one server as the primary, and remembers how often it was asked."""
+
+    def __init__(self, port: int) -> None:
+        self.primary = ("127.0.0.1", port)
+        self.asked = 0
+
+    async def discover_master(self, name: str) -> tuple[str, int]:
+        """The server."""
+        self.asked += 1
+        return self.primary
+
+
+@pytest.mark.parametrize("how", ["batch", "pipeline"])
+async def test_the_sentinels_are_asked_again_about_a_primary_that_was_demoted(own: RedisServer, how: str) -> None:
+    sentinels = Sentinels(own.port)
+    kind = {"connection_class": SentinelManagedConnection}
+    pools = [
+        SentinelConnectionPool("name", cast("Any", sentinels), **address._client_options(kind, QUICK, timeout))
+        for timeout in (2.0, None)
+    ]
+    connection = Server(Redis.from_pool(pools[0]), Redis.from_pool(pools[1]))
+
+    async def write_behind_a_read() -> Any:
+        if how == "pipeline":
+            return (await connection.pipeline([("GET", "k"), ("SET", "k", "1")]))[1]
+        both = [connection.command("GET", "k"), connection.command("SET", "k", "1")]
+        return (await asyncio.gather(*both, return_exceptions=True))[1]
+
+    assert await write_behind_a_read() == b"OK"
+    before = sentinels.asked
+    await connection.command("REPLICAOF", "127.0.0.1", 1)
+    with suppress(BrokerUnavailable):
+        assert isinstance(await write_behind_a_read(), BrokerUnavailable)
+    await connection.command("REPLICAOF", "NO", "ONE")
+    assert sentinels.asked > before
+    assert await write_behind_a_read() == b"OK"
+    await connection.close()
 
 
 # --- out of memory --------------------------------------------------------------------------------------------------

@@ -129,6 +129,16 @@ def test_what_no_reader_would_take_is_not_written(changes: dict[str, Any], field
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("step_index", True), ("step_index", 2.0), ("attempt", True), ("attempt", 2.0), ("timestamp", True)],
+)
+def test_nor_is_what_only_looks_like_a_number(field: str, value: object) -> None:
+    envelope = EventEnvelope(event_id="e", root_id="r", idempotency_key="k").model_copy(update={field: value})
+    with pytest.raises(EnvelopeInvalid, match=field):
+        codec.encode(envelope)
+
+
 def test_the_bounds_themselves_are_written() -> None:
     most = {"step_index": 10**6, "attempt": 10**6, "timestamp": 10**16 - 1, "expires_at": 0, "event_id": "x" * 256}
     envelope = EventEnvelope(root_id="r", idempotency_key="k", **most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +89,20 @@ def test_it_refuses_the_same_and_goes_on(make: Callable[[], Any], default: Calla
     value = make()
     assert told(kept.encode, [value, value]) == told(library.encode, [value, value])
     assert kept.encode({"x": [1]}) == '{"x": [1]}'
+
+
+def test_a_cycle_is_met_before_what_stands_beside_it_is_written_again() -> None:
+    text = "x" * 1_000_000
+    value: dict[str, Any] = {"text": text}
+    value["self"] = value
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="Circular"):
+            KeptEncoder().encode(value)
+        assert tracemalloc.get_traced_memory()[1] < 20 * len(text)
+    finally:
+        tracemalloc.stop()
+    assert KeptEncoder().encode({"text": ""}) == '{"text": ""}'
 
 
 def test_without_the_accelerator_it_is_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
