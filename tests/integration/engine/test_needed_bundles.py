@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lfx.extension.dev_registry import register_dev_extension
-from lfx.services.deps import get_catalog_policy_service
 
 from runtime.engine.accelerators import needed_bundles
 from runtime.engine.accelerators.needed_bundles import KNOWN, extensions_of, names_of, text_of, to_put_off
@@ -23,7 +21,7 @@ from runtime.engine.export import Node
 ROOT = Path(__file__).parents[3]
 DEADLINE = 240.0
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("engine")]  # its import keeps the logging as it is
 
 
 @pytest.fixture(scope="module")
@@ -180,12 +178,16 @@ class TestWhatIsNotPutOff:
         assert to_put_off(roots, []) == {}
 
     def test_any_beside_an_extension_in_development(self, roots: dict[str, Path]) -> None:
+        from lfx.extension.dev_registry import register_dev_extension
+
         register_dev_extension(roots["one"])
         assert to_put_off(roots, []) == {}
 
     def test_any_where_a_policy_blocks_components(
         self, roots: dict[str, Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        from lfx.services.deps import get_catalog_policy_service
+
         policy = get_catalog_policy_service()
         blocks = dataclasses.replace(policy.snapshot, blocked_component_keys=frozenset({"Agent"}))
         monkeypatch.setattr(type(policy), "snapshot", property(lambda _: blocks))
