@@ -14,6 +14,10 @@ THREADS_PER_RUN = 4
 """A run may hold several threads: parallel sync components, and one per token or message that is delivered."""
 
 
+_USERS = "headrace_run_threads"
+"""Where a loop has its engines' RunThreads, in the order in which they came."""
+
+
 class _Pool(ThreadPoolExecutor):
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """As usual; but StopIteration, which no future can carry to who awaits it, becomes RuntimeError (PEP 479)."""
@@ -28,12 +32,13 @@ class _Pool(ThreadPoolExecutor):
 
 
 class RunThreads:
-    """An event loop's default executor while an engine uses it."""
+    """An event loop's default executor while an engine uses it, and while others do that came before or after it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, concurrency: int) -> None:
         """Have room for ``concurrency`` runs of blocking components that do not wait for each other."""
         self.loop = loop
         self.resize(concurrency=concurrency)
+        vars(loop).setdefault(_USERS, []).append(self)
         # What is set on the loop itself goes before its class's own.
         vars(loop)["shutdown_default_executor"] = _ended
         vars(loop)["set_default_executor"] = _ignored
@@ -44,10 +49,18 @@ class RunThreads:
         type(self.loop).set_default_executor(self.loop, self._pool)
 
     def let_go(self) -> None:
-        """Give the loop a pool of its own again: it goes on, and needs threads for look-ups of hosts at least."""
-        vars(self.loop).pop("shutdown_default_executor", None)
-        vars(self.loop).pop("set_default_executor", None)
-        self.loop.set_default_executor(ThreadPoolExecutor())
+        """Give the loop the pool of another engine that uses it, or one of its own.
+
+        It goes on without engines, too, and needs threads for look-ups of hosts at least.
+        """
+        users: list[RunThreads] = vars(self.loop)[_USERS]
+        users.remove(self)
+        if users:
+            type(self.loop).set_default_executor(self.loop, users[-1]._pool)
+        else:
+            for name in ("shutdown_default_executor", "set_default_executor", _USERS):
+                vars(self.loop).pop(name, None)
+            self.loop.set_default_executor(ThreadPoolExecutor())
         self._pool.end()
 
 
