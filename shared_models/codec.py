@@ -6,7 +6,6 @@ an event without a timestamp has that of its entry.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 import uuid
@@ -30,8 +29,8 @@ from shared_models.references import Reference
 from shared_models.shapes import read_entry, recognise
 from shared_models.strict_json import dump_json
 
-_DERIVED = uuid.UUID("5b0a9f2c-0d55-5f0f-8a3e-2f6b7c1d9e01").bytes
-_DOWNSTREAM = uuid.UUID("5b0a9f2c-0d55-5f0f-8a3e-2f6b7c1d9e02").bytes
+_DERIVED = uuid.UUID("5b0a9f2c-0d55-5f0f-8a3e-2f6b7c1d9e01")
+_DOWNSTREAM = uuid.UUID("5b0a9f2c-0d55-5f0f-8a3e-2f6b7c1d9e02")
 
 
 def decode(
@@ -131,21 +130,12 @@ def new_event_id() -> str:
 
 def derived_event_id(stream: str, entry_id: str) -> str:
     """The id of an event that brought none: the same however often its entry is delivered."""
-    return uuid5(_DERIVED, f"{stream}\n{entry_id}")
+    return str(uuid.uuid5(_DERIVED, f"{stream}\n{entry_id}"))
 
 
 def downstream_event_id(parent_event_id: str, rule: int, index: int) -> str:
     """The id of what an event's publish rule publishes: the same however often it is published."""
-    return uuid5(_DOWNSTREAM, f"{rule}\n{index}\n{parent_event_id}")
-
-
-def uuid5(namespace: bytes, name: str) -> str:
-    """The text of ``uuid.uuid5`` in a third of its time: no UUID is made that would only be printed."""
-    digest = bytearray(hashlib.sha1(namespace + name.encode(), usedforsecurity=False).digest()[:16])
-    digest[6] = digest[6] & 0x0F | 0x50  # RFC 9562, 5.5: the version
-    digest[8] = digest[8] & 0x3F | 0x80  # and the variant
-    text = digest.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return str(uuid.uuid5(_DOWNSTREAM, f"{rule}\n{index}\n{parent_event_id}"))
 
 
 def peek_event_id(fields: Sequence[tuple[bytes, bytes]], *, stream: str, entry_id: str) -> str:

@@ -111,16 +111,16 @@ def read_count(text: str, *, field: str, least: int) -> int:
 
 def check_count(value: int, *, field: str, least: int) -> int:
     """``value`` if it is from ``least`` up and could be read again; EnvelopeInvalid otherwise."""
-    return (
-        value
-        if type(value) is int and least <= value <= MAX_COUNT
-        else read_count(str(value), field=field, least=least)
-    )
+    if type(value) is int and least <= value <= MAX_COUNT:
+        return value
+    return read_count(str(value), field=field, least=least)
 
 
 def check_time(value: int, *, field: str) -> int:
     """``value`` if it is a time in ms that could be read again; EnvelopeInvalid otherwise."""
-    return value if type(value) is int and 0 <= value < _LATEST else read_time(str(value), field=field)
+    if type(value) is int and 0 <= value < _LATEST:
+        return value
+    return read_time(str(value), field=field)
 
 
 def read_time(text: str, *, field: str) -> int:

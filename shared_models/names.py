@@ -21,8 +21,6 @@ PARKED = "~parked"
 
 MAX_NAME_BYTES = 512
 MAX_KEY_BYTES = 128
-_SURELY = MAX_KEY_BYTES // 4
-"""Characters that never have more bytes than that."""
 
 
 def hash_tag(stream: str, *, field: str = "stream") -> str:
@@ -70,8 +68,6 @@ def publish_prefix(stream: str) -> str:
 
 def key_part(value: str) -> str:
     """``value`` as part of a key: itself up to 128 bytes of UTF-8, else its SHA-256 in hex."""
-    if len(value) <= _SURELY:
-        return value
     raw = value.encode("utf-8", "surrogatepass")
     return value if len(raw) <= MAX_KEY_BYTES else hashlib.sha256(raw).hexdigest()
 

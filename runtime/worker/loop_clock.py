@@ -63,9 +63,6 @@ class LoopClock:
 
         From any thread. A run that began at ``since`` has had ``now - since - lag`` seconds of its own.
         """
-        # Nearly always nothing was held up since: then the lock is left to the watchdog's thread.
-        if not self._held_since(since):
-            return 0.0
         others = unknown = 0.0
         with self._lock:
             for stretch in chain(self._under_way(), reversed(self._stretches)):
@@ -77,13 +74,6 @@ class LoopClock:
                 else:
                     unknown += held
         return others + min(unknown, UNKNOWN_MOST)
-
-    def _held_since(self, since: float) -> bool:
-        """Whether any stretch counts that ended after ``since``, or is under way."""
-        turned, stretches = self._turned, self._stretches
-        if turned is not None and self._time() - turned >= NOTABLE:
-            return True
-        return bool(stretches) and stretches[-1].end > since
 
     def _under_way(self) -> Iterator[_Stretch]:
         """The present stretch, once it counts."""

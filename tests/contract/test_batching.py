@@ -9,24 +9,16 @@ from typing import Any
 import pytest
 
 from runtime.broker import batching
-from runtime.broker.batching import LINES, MAX_BYTES, MAX_COMMANDS, Batches
+from runtime.broker.batching import LINES, MAX_BYTES, MAX_COMMANDS
 from runtime.broker.client import Broker
 from runtime.errors import BrokerError, BrokerUnavailable
 from tests.support.real import until
 
 
-async def test_what_is_wanted_at_once_is_sent_at_once(real_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    exchange = Batches._exchange
-
-    async def counted(self: Batches, connection: Any, batch: list[Any], packed: bytes) -> bool:
-        sizes.append(len(batch))
-        return await exchange(self, connection, batch, packed)
-
-    monkeypatch.setattr(Batches, "_exchange", counted)
+async def test_what_is_wanted_at_once_is_sent_at_once(real_broker: Broker, exchanges: list[tuple[int, bytes]]) -> None:
     replies = await asyncio.gather(*(real_broker.connection.command("ECHO", n) for n in range(60)))
     assert replies == [b"%d" % n for n in range(60)]
-    assert (sum(sizes), len(sizes)) == (60, ceil(60 / MAX_COMMANDS))
+    assert (sum(count for count, _ in exchanges), len(exchanges)) == (60, ceil(60 / MAX_COMMANDS))
 
 
 async def test_each_meets_its_own_error(real_broker: Broker) -> None:
@@ -116,33 +108,33 @@ async def test_a_line_keeps_its_connection_for_a_moment_and_gives_it_back(
     await until(given_back)
 
 
-async def test_a_connection_that_ends_while_it_is_kept_is_not_used(
-    real_broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+async def kept(real_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> tuple[int, Any]:
+    """The connection that a line keeps, for as long as it takes: its name at the server, and itself."""
     monkeypatch.setattr(batching, "HOLD", 60.0)
     connection: Any = real_broker.connection
     name = await connection.command("CLIENT", "ID")
-    [kept] = connection._batches._pool._in_use_connections
-    reader = kept._reader
-    await connection.pipeline([("CLIENT", "KILL", "ID", name, "SKIPME", "no"), ("PING",)])
+    [found] = connection._batches._pool._in_use_connections
+    return name, found
+
+
+async def test_a_connection_that_ends_while_it_is_kept_is_not_used(real_broker: Broker, kept: tuple[int, Any]) -> None:
+    name, reader = kept[0], kept[1]._reader
+    await real_broker.connection.pipeline([("CLIENT", "KILL", "ID", name, "SKIPME", "no"), ("PING",)])
 
     async def ended() -> bool:
         return bool(reader.at_eof() or reader.exception() is not None)
 
     await until(ended)
-    assert await connection.command("CLIENT", "ID") != name
+    assert await real_broker.connection.command("CLIENT", "ID") != name
 
 
 async def test_a_connection_over_which_more_has_come_than_was_asked_for_is_not_used(
-    real_broker: Broker, monkeypatch: pytest.MonkeyPatch
+    real_broker: Broker, kept: tuple[int, Any]
 ) -> None:
-    monkeypatch.setattr(batching, "HOLD", 60.0)
-    connection: Any = real_broker.connection
-    name = await connection.command("CLIENT", "ID")
-    [kept] = connection._batches._pool._in_use_connections
-    kept._reader.feed_data(b"+EXTRA\r\n")
-    other = await connection.command("CLIENT", "ID")
-    assert isinstance(other, int) and other != name
+    kept[1]._reader.feed_data(b"+EXTRA\r\n")
+    other = await real_broker.connection.command("CLIENT", "ID")
+    assert isinstance(other, int) and other != kept[0]
 
 
 async def test_commands_of_one_turn_wake_one_line(real_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,21 +160,13 @@ async def test_commands_of_one_turn_wake_one_line(real_broker: Broker, monkeypat
 
 
 async def test_nothing_is_sent_behind_a_command_whose_reply_may_be_large(
-    real_broker: Broker, monkeypatch: pytest.MonkeyPatch
+    real_broker: Broker, exchanges: list[tuple[int, bytes]]
 ) -> None:
-    sent: list[bytes] = []
-    exchange = Batches._exchange
-
-    async def noted(self: Batches, connection: Any, batch: list[Any], packed: bytes) -> bool:
-        sent.append(packed)
-        return await exchange(self, connection, batch, packed)
-
-    monkeypatch.setattr(Batches, "_exchange", noted)
     batches = real_broker.connection._batches  # type: ignore[attr-defined]  it is one server
     texts = ["large-1", "small-1", "small-2", "large-2", "small-3"]
     asked = [batches.command("ECHO", text, last=text.startswith("large")) for text in texts]
     assert await asyncio.gather(*asked) == [text.encode() for text in texts]
-    assert all(b"large" not in packed.rpartition(b"ECHO")[0] for packed in sent)
+    assert all(b"large" not in packed.rpartition(b"ECHO")[0] for _, packed in exchanges)
 
 
 async def test_closing_ends_a_line_that_is_kept(real_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

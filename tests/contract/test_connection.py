@@ -14,7 +14,6 @@ from redis.asyncio import Redis
 from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
 from runtime.broker import address
-from runtime.broker.batching import Batches
 from runtime.broker.client import Broker
 from runtime.broker.connection import CONNECTIONS, Server
 from runtime.broker.outcome import Settled
@@ -261,21 +260,13 @@ async def test_a_reply_that_comes_with_another_is_read_as_one_that_comes_alone(
 
 
 async def test_a_pipeline_of_one_command_goes_with_the_others(
-    own: RedisServer, quick: Broker, monkeypatch: pytest.MonkeyPatch
+    own: RedisServer, quick: Broker, exchanges: list[tuple[int, bytes]]
 ) -> None:
-    sizes: list[int] = []
-    exchange = Batches._exchange
-
-    async def counted(self: Batches, connection: Any, batch: list[Any], packed: bytes) -> bool:
-        sizes.append(len(batch))
-        return await exchange(self, connection, batch, packed)
-
-    monkeypatch.setattr(Batches, "_exchange", counted)
     await raw(quick, "SET", "text", "x")
-    sizes.clear()
+    exchanges.clear()
     connection = quick.connection
     both = await asyncio.gather(connection.command("GET", "text"), connection.pipeline([("ECHO", "y")]))
-    assert (both, sizes) == ([b"x", [b"y"]], [2])
+    assert (both, [count for count, _ in exchanges]) == ([b"x", [b"y"]], [2])
     [wrong] = await connection.pipeline([("XLEN", "text")])
     assert isinstance(wrong, BrokerError) and "WRONGTYPE" in wrong.message
     assert await connection.run_all([call("glance", [f"{STREAM}"] * 4, "", "g", "")]) is not None  # sent whole at first

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pytest
@@ -143,17 +142,6 @@ def test_the_bounds_themselves_are_written() -> None:
     most = {"step_index": 10**6, "attempt": 10**6, "timestamp": 10**16 - 1, "expires_at": 0, "event_id": "x" * 256}
     envelope = EventEnvelope(root_id="r", idempotency_key="k", **most)
     assert {name: str(value) for name, value in most.items()}.items() <= dict(codec.encode(envelope)).items()
-
-
-@given(st.binary(min_size=16, max_size=16), st.text())
-def test_ids_are_version_5_as_the_library_makes_them(namespace: bytes, name: str) -> None:
-    try:
-        expected = str(uuid.uuid5(uuid.UUID(bytes=namespace), name))
-    except UnicodeEncodeError:
-        with pytest.raises(UnicodeEncodeError):
-            codec.uuid5(namespace, name)
-    else:
-        assert codec.uuid5(namespace, name) == expected
 
 
 def test_defaults_are_left_out() -> None:
