@@ -145,12 +145,26 @@ async def test_c9_nobody_waits_for_an_entry_that_is_gone(broker: Broker) -> None
     # And the same event, sent again, goes on where it was.
     await raw(broker, "FLUSHALL")
     hand = await Hand.ready(broker)
-    await send(broker, "e3")
+    await raw(broker, "XADD", STREAM, "5-1", "event_id", "e3")
     await hand.retry(await hand.begin(await hand.one(), token="w1.a"), 1000.0)
     await raw(broker, "DEL", STREAM)
     await broker.streams.ensure_group(KEYS)
-    await send(broker, "e3", again="1")
+    await raw(broker, "XADD", STREAM, "5-2", "event_id", "e3")
     attempt = await hand.begin(await hand.one(), token="w1.b")
+    assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.RUN, 2)
+
+
+async def test_c9_the_same_event_at_the_same_id_waits_until_it_is_due(broker: Broker) -> None:
+    """DEL and XADD within a millisecond: the entry that is parked is there again, and is given out when it is due."""
+    hand = await Hand.ready(broker)
+    await raw(broker, "XADD", STREAM, "5-1", "event_id", "e3")
+    await hand.retry(await hand.begin(await hand.one(), token="w1.a"), 1000.0)
+    await raw(broker, "DEL", STREAM)
+    await broker.streams.ensure_group(KEYS)
+    await raw(broker, "XADD", STREAM, "5-1", "event_id", "e3")
+    assert (await hand.begin(await hand.one(), token="w1.b")).grant.verdict is Verdict.WAIT
+    await make_due(broker)
+    attempt = await hand.begin(await hand.one(), token="w1.c")
     assert (attempt.grant.verdict, attempt.grant.attempts) == (Verdict.RUN, 2)
 
 
