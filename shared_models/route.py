@@ -161,6 +161,10 @@ class Accelerators(_Spec):
     agent_events: bool = True
     graph_copies: bool = True
     client_lookups: bool = True
+    graph_walks: bool = True
+    agent_nodes: bool = True
+    stream_timeouts: bool = True
+    model_clients: bool = True
     needed_bundles: bool = True
 
     @model_validator(mode="before")

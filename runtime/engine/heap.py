@@ -1,21 +1,31 @@
 """When the garbage of runs is collected.
 
-A run leaves graphs that refer to themselves; only the garbage collector frees these. Left to itself it lets those of
-many runs pile up in its oldest generation and then stops the loop, and every run on it, for all of them at once. Here
-it is asked after every few runs, so many that a collection is short. Its own schedule for that generation is kept far
-off, for runs that leave much and do not end. The components that nobody has any more are freed when a run ends.
+A collection looks at all that lives, and stops the loop, and every run on it, for as long: 20 ms for 30,000 objects;
+an agent has 2,300. Most of what a run leaves is freed when it ends (see ``remains``). So there is little to collect,
+and it can wait: for a moment with nothing under way, or with as little as it gets, and at the latest until it is much.
+The collector's own schedule is kept so far off that it comes only where runs make much and do not end.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
-AIM = 0.025
-"""Seconds that a collection should take."""
+MUCH = 20_000
+"""Objects of garbage, some 2 MB, after which there is a collection: they add 10 to 20 ms to what it takes."""
+
+FIRST = 100
+"""Runs until the first collection, which tells how much a run leaves."""
+
+MOST = 1000
+"""Runs after which there is one, however little they leave."""
+
+WHOLE = 40
+"""Runs that have failed, or of which something lives on, after which there is one: they leave all that they had."""
+
+QUIET = 8
+"""In a moment without a run, a collection is had for this part of the garbage: it is short, and nobody waits."""
 
 SHARE = 0.5
 """So many runs have ended for each that is under way: what lives is looked at too, and nothing is found there."""
@@ -26,52 +36,46 @@ REST = 4
 LONGEST = 2.0
 """Seconds. Longer, the garbage of busy seconds would make the next one longer still."""
 
-MOST = 1000
-"""Runs after which there is one, however cheap they are."""
+EACH = 2_500
+"""Objects that a run may have, and its share of what is kept from run to run."""
 
-YOUNG, MIDDLE = 30_000, 20
-"""New objects, and young collections, before the next; usually 700 and 10. A run makes thousands of objects that live
-as long as it does: looked at that often they cost a tenth of it."""
-
-FAR_OFF = 200
-"""Collections of the middle generation before the collector would look at the oldest by itself; usually 10."""
+MIDDLE, FAR_OFF = 20, 200
+"""Young collections, and those of the middle generation, before the collector would look at the next by itself."""
 
 
-_OWN = 3
-"""References to a component that only its vertex has: the vertex's, a local name, and the argument of the question."""
-
-
-def free_components(graph: Any) -> None:
-    """Free the components of a graph whose run has ended: those that nothing but their vertex refers to.
-
-    A task, thread, tool or exception of the run that lives on, if only for a moment, has its component; that one, the
-    graph and its vertices are left to the collector.
-    """
-    for vertex in graph.vertices:
-        component = vertex.custom_component
-        if component is not None and sys.getrefcount(component) <= _OWN:
-            vertex.custom_component = None
+def _grown() -> int:
+    """By how many objects there are more than after the last collection, at most."""
+    return gc.get_count()[0]
 
 
 class Heap:
-    """Collects after runs. Belongs to the event loop's thread."""
+    """Collects after runs. Belongs to the event loop's thread.
+
+    ``collect`` tells how many objects it has found, ``grown`` how many more there are since.
+    """
 
     def __init__(
-        self, collect: Callable[[], object] = gc.collect, clock: Callable[[], float] = time.perf_counter
+        self,
+        collect: Callable[[], int] = gc.collect,
+        clock: Callable[[], float] = time.perf_counter,
+        grown: Callable[[], int] = _grown,
     ) -> None:
         self._collect = collect
         self._clock = clock
+        self._grown = grown
         self._before: tuple[int, int, int] | None = None
         self._running = 0
         self._ended = 0
-        self._every = 1
+        self._whole = 0
+        self._least = 0
+        self._every = FIRST
         self._rest_until = 0.0
 
     def keep(self) -> None:
-        """Give the collector a schedule for runs, with that for old objects far off."""
+        """Give the collector a schedule for runs: a young collection where they have more than they should."""
         if self._before is None:
             self._before = gc.get_threshold()
-            gc.set_threshold(YOUNG, MIDDLE, FAR_OFF)
+            self._set_young()
 
     def let_go(self) -> None:
         """Give the collector its own schedule back."""
@@ -82,19 +86,46 @@ class Heap:
     def run_began(self) -> None:
         """A run is under way."""
         self._running += 1
+        self._set_young()
 
     def run_ended(self) -> None:
         """Collect, if it is time. Called on the loop, after a run."""
         self._running -= 1
+        self._set_young()
         self._ended += 1
-        if self._ended < max(self._every, SHARE * self._running):
-            return
+        if self._is_due() and self._clock() >= self._rest_until:
+            self._have()
+
+    def left_whole(self) -> None:
+        """A run that ends, or has just ended, leaves its graph as it was."""
+        self._whole += 1
+
+    def _set_young(self) -> None:
+        if self._before is not None:
+            gc.set_threshold(self._allowed() + 2 * MUCH, MIDDLE, FAR_OFF)
+
+    def _allowed(self) -> int:
+        return EACH * (self._running + 1)
+
+    def _is_due(self) -> bool:
+        """Whether a collection is to be had now.
+
+        The first half of a period tells how little is under way at times; in the second, such a moment is taken.
+        """
+        part = max(self._ended / self._every, self._whole / WHOLE)
+        if self._grown() > self._allowed() + MUCH:
+            return True
+        if self._running == 0:
+            return part >= 1 / QUIET
+        if part <= 1 / 2:
+            self._least = self._running if self._ended == 1 else min(self._least, self._running)
+            return False
+        return self._ended >= SHARE * self._running and (self._running <= self._least or part >= 1)
+
+    def _have(self) -> None:
         began = self._clock()
-        if began < self._rest_until:
-            return
-        self._collect()
+        found = self._collect()
         ended = self._clock()
-        took = max(ended - began, 1e-6)
-        self._rest_until = ended + min(REST * took, LONGEST)
-        self._every = max(1, min(MOST, int(self._ended * AIM / took)))
-        self._ended = 0
+        self._rest_until = ended + min(REST * (ended - began), LONGEST)
+        self._every = max(1, min(MOST, self._ended * MUCH // max(found, 1)))
+        self._ended = self._whole = 0

@@ -81,7 +81,14 @@ class LangflowEngine:
             if source is not None:
                 flow = await self._load_again(source)
             output: RunOutput = await self._runner.run_flow(
-                flow, request, history, emit, siblings=self._siblings, saved=saved, loading=self._loading
+                flow,
+                request,
+                history,
+                emit,
+                siblings=self._siblings,
+                saved=saved,
+                loading=self._loading,
+                heap=self._heap,
             )
             return output
         finally:

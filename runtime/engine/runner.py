@@ -29,7 +29,7 @@ from runtime.engine.bundles import load_providers
 from runtime.engine.edits import Edit, Fields
 from runtime.engine.faults import Circumstances, classify, masker
 from runtime.engine.files import event_files
-from runtime.engine.heap import free_components
+from runtime.engine.heap import Heap
 from runtime.engine.inputs import RunInput, read_inputs
 from runtime.engine.loader import Template
 from runtime.engine.memory import ChatOverlay
@@ -37,6 +37,7 @@ from runtime.engine.observe import Observer
 from runtime.engine.oldchat import make_blocking
 from runtime.engine.outputs import read_result
 from runtime.engine.pauses import Checkpoints, Saved, paused, read_saved, resumed, watch
+from runtime.engine.remains import leave
 from runtime.engine.state import CURRENT, ROOTS, RunState
 from runtime.engine.success import check_success
 from runtime.engine.tables import unset_cells
@@ -61,10 +62,12 @@ async def run_flow(
     siblings: Mapping[str, FlowSource],
     saved: Saved | None = None,
     loading: asyncio.Lock,
+    heap: Heap,
 ) -> RunOutput:
     """Run ``template`` once for ``request``. Raises a Fault or RunPaused; nothing else of the run outlives it.
 
     ``saved`` is what ``request.resume`` holds of a run that waited. ``loading`` is held while components are made anew.
+    ``heap`` is told of graphs that are left as they were.
     """
     inputs = read_inputs(template.export, request)
     fields = read_tweaks(template.export, inputs.tweaks, request.tweaks_allowed, is_protected_tweak_field)
@@ -94,7 +97,7 @@ async def run_flow(
     if saved is not None:
         state.chat.restore(saved.chat)
         state.checkpoints.blobs.update(saved.blobs)
-    return await _Run(template, request, inputs, fields, state, saved=saved, loading=loading).execute()
+    return await _Run(template, request, inputs, fields, state, saved=saved, loading=loading, heap=heap).execute()
 
 
 def _roots(template: Template, request: RunRequest) -> tuple[Path, ...]:
@@ -115,6 +118,7 @@ class _Run:
         *,
         saved: Saved | None,
         loading: asyncio.Lock,
+        heap: Heap,
     ) -> None:
         self.template = template
         self.request = request
@@ -123,12 +127,21 @@ class _Run:
         self.state = state
         self.saved = saved
         self.loading = loading
+        self.heap = heap
         self.mask = state.observer.mask
         # A streamed run needs a session to send its messages to; one of its own is never remembered.
         self.session = inputs.session or (request.event_id if request.stream else None)
 
     async def execute(self) -> RunOutput:
         """Copy, run, read the results."""
+        try:
+            return await self._execute()
+        except BaseException:
+            # The error has the graph, and somebody the error.
+            self.heap.left_whole()
+            raise
+
+    async def _execute(self) -> RunOutput:
         with ExitStack() as scope:
             self._enter(scope)
             try:
@@ -156,7 +169,7 @@ class _Run:
                 raise classify(error, self._circumstances()) from error
             finally:
                 self.state.observer.close()
-        free_components(graph)
+        leave(graph, self.state, self.heap.left_whole)
         return RunOutput(result, self.state.chat.commits())
 
     def _enter(self, scope: ExitStack) -> None:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from runtime.engine.base import FlowSource
 from runtime.engine.memory import ChatOverlay
@@ -34,6 +35,8 @@ class RunState:
     """What the run's components set in os.environ; None for what they removed."""
     table_options: dict[str, Any] = field(default_factory=dict)
     """What the run's components set of how pandas writes tables, by option."""
+    clients: WeakSet[Any] = field(default_factory=WeakSet)
+    """The models' clients that the run made, which are taken apart after it."""
 
 
 CURRENT: ContextVar[RunState | None] = ContextVar("headrace_run", default=None)

@@ -14,6 +14,7 @@ import structlog
 
 from runtime.engine.accelerators.agent_events import AGENT_EVENTS
 from runtime.engine.accelerators.agent_functions import AGENT_FUNCTIONS
+from runtime.engine.accelerators.agent_nodes import AGENT_NODES
 from runtime.engine.accelerators.base import Accelerator, Patches
 from runtime.engine.accelerators.classes import CLASSES
 from runtime.engine.accelerators.client_lookups import CLIENT_LOOKUPS
@@ -22,14 +23,17 @@ from runtime.engine.accelerators.credentials import CREDENTIALS
 from runtime.engine.accelerators.debug_texts import DEBUG_TEXTS
 from runtime.engine.accelerators.display_text import DISPLAY_TEXT
 from runtime.engine.accelerators.graph_copies import GRAPH_COPIES
+from runtime.engine.accelerators.graph_walks import GRAPH_WALKS
 from runtime.engine.accelerators.http_clients import HTTP_CLIENTS
 from runtime.engine.accelerators.json_copies import JSON_COPIES
 from runtime.engine.accelerators.message_dumps import MESSAGE_DUMPS
+from runtime.engine.accelerators.model_clients import MODEL_CLIENTS
 from runtime.engine.accelerators.model_copies import MODEL_COPIES
 from runtime.engine.accelerators.needed_bundles import NEEDED_BUNDLES
 from runtime.engine.accelerators.provider_registry import PROVIDER_REGISTRY
 from runtime.engine.accelerators.request_bodies import REQUEST_BODIES
 from runtime.engine.accelerators.services import SERVICES
+from runtime.engine.accelerators.stream_timeouts import STREAM_TIMEOUTS
 from runtime.engine.accelerators.tls_contexts import TLS_CONTEXTS
 from runtime.engine.accelerators.tool_schemas import TOOL_SCHEMAS
 from runtime.engine.accelerators.untraced_calls import UNTRACED_CALLS
@@ -57,6 +61,10 @@ ALL: tuple[Accelerator, ...] = (
     AGENT_EVENTS,
     GRAPH_COPIES,
     CLIENT_LOOKUPS,
+    GRAPH_WALKS,
+    AGENT_NODES,
+    STREAM_TIMEOUTS,
+    MODEL_CLIENTS,
     NEEDED_BUNDLES,
 )
 

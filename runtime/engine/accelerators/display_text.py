@@ -1,9 +1,11 @@
 """Leave the text out that only the editor shows.
 
 Why: for each chat or text component the engine writes what it built as YAML, 1 to 1.5 ms, and each message that a
-component gives as indented JSON, for panels of the editor.
+component gives as indented JSON, for panels of the editor. What cannot be shown, such as a streamed answer, is an error
+that refers to itself, and keeps the whole run until the garbage collector finds it.
 Safe because: the one text goes into ``VertexBuildResult.params``, the other into an artifact's ``repr``, and nowhere
-else, which only a browser reads. A component that writes such a text of its own goes on doing so.
+else, which only a browser reads. A component that writes such a text of its own goes on doing so. The errors are thrown
+away by what gets them, but for a debug line.
 """
 
 from __future__ import annotations
@@ -52,6 +54,22 @@ def _install(patches: Patches) -> None:
 
     patches.replace(component_class, "_build_artifact", make_artifact)
 
+    for module in ("lfx.schema.artifact", "lfx.events.event_manager"):
+        patches.replace(patches.module(module), "jsonable_encoder", functools.partial(_make_encoder, patches))
+
+
+def _make_encoder(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def jsonable_encoder(value: Any, **how: Any) -> Any:
+        try:
+            return original(value, **how)
+        except ValueError as error:
+            if not patches.off and error.args and type(error.args[0]) is list:
+                error.args[0].clear()  # the errors have the frame that has this list of them
+            raise
+
+    return jsonable_encoder
+
 
 def _built() -> str:
     return "built"
@@ -64,6 +82,8 @@ DISPLAY_TEXT = Accelerator(
         Target("lfx.custom.custom_component.component", "Component._build_artifact", frozenset({"735b101658f9a0fb"})),
         Target("lfx.custom.custom_component.component", "Component.custom_repr", frozenset({"d4bfa630f4fb2bca"})),
         Target("lfx.graph.graph.base", "Graph.build_vertex", frozenset({"874af30cbf0e923a"})),
+        Target("lfx.schema.artifact", "post_process_raw", frozenset({"0c649d0b3175430a"})),
+        Target("lfx.events.event_manager", "EventManager.send_event", frozenset({"a13e13d41bfd7bc3"})),
     ),
     install=_install,
 )

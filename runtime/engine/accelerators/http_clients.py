@@ -63,21 +63,43 @@ class _Async(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         response = await self._shared.handle_async_request(request)
-        events = response.headers.get("content-type", "").startswith("text/event-stream")
-        if events and isinstance(response.stream, httpx.AsyncByteStream):
-            response.stream = _ToItsEnd(response.stream)
+        if isinstance(response.stream, httpx.AsyncByteStream):
+            events = response.headers.get("content-type", "").startswith("text/event-stream")
+            response.stream = (_ToItsEnd if events else _Stream)(response.stream, response)
         return response
 
 
-class _ToItsEnd(httpx.AsyncByteStream):
+class _Stream(httpx.AsyncByteStream):
+    """The body of a response, which lets go of it when it is closed.
+
+    The client puts a stream in its place that has the response, so that the two would keep each other.
+    """
+
+    def __init__(self, inner: httpx.AsyncByteStream, response: httpx.Response | None = None) -> None:
+        self._inner = inner
+        self._response = None if response is None else weakref.ref(response)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._inner:
+            yield part
+
+    async def aclose(self) -> None:
+        try:
+            await self._inner.aclose()
+        finally:
+            if self._response is not None and (response := self._response()) is not None:
+                response.stream = self
+
+
+class _ToItsEnd(_Stream):
     """A stream of server-sent events that is read to its end when it is left after its last event.
 
     The client leaves it at that event. The end of the body comes right behind it, and unless it is read the connection
     cannot be used again.
     """
 
-    def __init__(self, inner: httpx.AsyncByteStream) -> None:
-        self._inner = inner
+    def __init__(self, inner: httpx.AsyncByteStream, response: httpx.Response | None = None) -> None:
+        super().__init__(inner, response)
         self._parts = aiter(inner)
         self._last = b""
 
@@ -95,7 +117,7 @@ class _ToItsEnd(httpx.AsyncByteStream):
                         async for _ in self._parts:
                             pass
         finally:
-            await self._inner.aclose()
+            await super().aclose()
 
 
 class Shared:

@@ -4,63 +4,360 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
+import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import Context, ContextVar
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from runtime.engine.heap import WHOLE
+from runtime.errors import Fault
 from tests.integration.engine.conftest import Runner
 from tests.support import flows
 
 MADE: list[weakref.ref[Any]] = []
-"""The components of these tests."""
+"""The components of these tests, and other things of theirs."""
+
+KEPT: list[Any] = []
+"""What somebody else has of a run."""
 
 LATER: asyncio.Queue[Any] = asyncio.Queue()
 """What a component tells after its run."""
 
+GO_ON = threading.Event()
+
 PLAIN = """
     async def work(self) -> Message:
         test_heap.MADE.append(weakref.ref(self))
+        test_heap.MADE.append(weakref.ref(self._vertex.graph))
         return Message(text="done")
     """
 
-LIVES_ON = """
+FAILS = """
+    async def work(self) -> Message:
+        raise ValueError("no")
+    """
+
+TELL = """
+    def tell(self) -> None:
+        try:
+            vertex = self.graph.get_vertex("ChatInput-in")
+            told = (self._vertex.id, vertex.custom_component.display_name, self.text)
+        except Exception as error:
+            told = error
+        test_heap.LOOP[0].call_soon_threadsafe(test_heap.LATER.put_nowait, told)
+    """
+
+LIVES_ON = {
+    "a callback": """
     async def work(self) -> Message:
         asyncio.get_running_loop().call_later(0.05, self.tell)
         return Message(text="done")
+    """,
+    "a task": """
+    async def work(self) -> Message:
+        test_heap.KEPT.append(asyncio.create_task(self.later()))
+        return Message(text="done")
 
-    def tell(self) -> None:
+    async def later(self) -> None:
+        await asyncio.sleep(0.05)
+        self.tell()
+    """,
+    "a thread": """
+    async def work(self) -> Message:
+        threading.Thread(target=self.later, daemon=True).start()
+        return Message(text="done")
+
+    def later(self) -> None:
+        test_heap.GO_ON.wait(10)
+        self.tell()
+    """,
+    "an inner function": """
+    async def work(self) -> Message:
+        test_heap.KEPT.append(lambda: self.tell())
+        return Message(text="done")
+    """,
+    "a neighbour": """
+    async def work(self) -> Message:
+        test_heap.KEPT.append(self.graph.get_vertex("ChatOutput-out").custom_component)
+        asyncio.get_running_loop().call_later(0.05, test_heap.through_neighbour)
+        return Message(text="done")
+    """,
+    "an error": """
+    async def work(self) -> Message:
         try:
-            told = (self._vertex.id, self.graph.get_vertex("ChatInput-in").display_name)
-        except Exception as error:
-            told = error
-        test_heap.LATER.put_nowait(told)
+            raise ValueError("caught")
+        except ValueError as error:
+            test_heap.KEPT.append(error)
+        return Message(text="done")
+    """,
+    "a generator": """
+    async def work(self) -> Message:
+        left = self.parts()
+        next(left)
+        test_heap.KEPT.append(left)
+        return Message(text="done")
+
+    def parts(self):
+        yield 1
+        self.tell()
+    """,
+}
+
+FINALIZER = """
+    async def work(self) -> Message:
+        test_heap.MADE.append(weakref.ref(self._vertex.graph))
+        return Message(text="done")
+
+    def __del__(self) -> None:
+        test_heap.KEPT.append((self._vertex.id, self._vertex.graph.get_vertex("ChatInput-in").id))
     """
-IMPORTS = "import asyncio\nimport weakref\nfrom tests.integration.engine import test_heap"
+
+IMPORTS = "import asyncio\nimport threading\nimport weakref\nfrom tests.integration.engine import test_heap"
+
+LOOP: list[asyncio.AbstractEventLoop] = []
+
+
+def through_neighbour() -> None:
+    """Tell what can be seen from another component of the graph."""
+    KEPT[0].graph.get_vertex("Custom-it").custom_component.tell()
 
 
 @pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
-    MADE.clear()
+def no_collector(run: Runner) -> Iterator[None]:
+    for kept in (MADE, KEPT, LOOP):
+        kept.clear()
+    GO_ON.clear()
     gc.collect()
     gc.disable()
-    yield
+    with (
+        mock.patch.object(run.engine._heap, "_collect", lambda: 0),
+        mock.patch.object(engine_module("remains"), "AGAIN", 0),
+    ):
+        yield
     gc.enable()
+    KEPT.clear()
+    gc.collect()
 
 
-async def test_a_component_that_nobody_has_is_gone_without_the_collector(
-    run: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def engine_module(name: str) -> Any:
+    """One of ours that imports lfx, which the engine does in its own way first."""
+    return importlib.import_module(f"runtime.engine.{name}")
+
+
+async def quiet() -> None:
+    """Let the loop do what a run leaves it to do."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_graph_that_nobody_has_is_gone_without_the_collector(run: Runner) -> None:
     flow = flows.through(PLAIN, imports=IMPORTS)
-    assert await run.text(flow, "a") == "done"
-    monkeypatch.setattr(run.engine._heap, "_collect", lambda: None)
-    MADE.clear()
-    assert await run.text(flow, "b") == "done"
-    assert [component() for component in MADE] == [None]
+    for text in ("built", "copied"):
+        MADE.clear()
+        assert await run.text(flow, text) == "done"
+        await quiet()
+        assert [each() for each in MADE] == [None, None]
 
 
-async def test_what_lives_on_after_its_run_has_its_graph(run: Runner) -> None:
-    assert await run.text(flows.through(LIVES_ON, imports=IMPORTS), "a") == "done"
+@pytest.mark.parametrize(
+    ("flow", "most"),
+    [
+        (flows.hello(), 20),
+        (flows.llm(prompt="Be brief."), 60),
+        (flows.agent("CalculatorComponent", "CurrentDate"), 160),
+    ],
+    ids=["hello", "model", "agent"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_run_leaves_next_to_nothing_to_the_collector(
+    run: Runner, flow: flows.Flow, most: int, stream: bool
+) -> None:
+    for _ in range(2):  # what is made once
+        await gone_after(run, flow, stream=stream)
+    gc.collect()
+    await gone_after(run, flow, stream=stream)
+    left = gc.collect()
+    assert left <= most
+
+
+async def gone_after(run: Runner, flow: flows.Flow, **request: Any) -> None:
+    """Run a flow, and wait until its graph is gone."""
+    runner = engine_module("runner")
+    make, graphs = runner.leave, []
+
+    def leave(graph: Any, *more: Any) -> None:
+        graphs.append(weakref.ref(graph))
+        make(graph, *more)
+
+    # A streamed message is told by a thread, which may have it for a moment longer.
+    with mock.patch.object(runner, "leave", leave), mock.patch.object(engine_module("remains"), "AGAIN", 0.25):
+        await run(flow, "What is 2 + 3?", **request)
+        async with asyncio.timeout(5):
+            while graphs[0]() is not None:
+                await asyncio.sleep(0)
+    await quiet()
+
+
+async def test_what_somebody_has_for_a_moment_is_taken_apart_then(run: Runner) -> None:
+    flow = flows.through(PLAIN, imports=IMPORTS)
+    runner = engine_module("runner")
+    make = runner.leave
+
+    def leave(graph: Any, *more: Any) -> None:
+        KEPT.append(graph)
+        asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, KEPT.clear)
+        make(graph, *more)
+
+    with mock.patch.object(runner, "leave", leave), mock.patch.object(run.engine._heap, "left_whole") as left_whole:
+        await run(flow, "a")
+        await quiet()
+    assert MADE[-1]() is None
+    assert left_whole.call_count == 0
+
+
+@pytest.mark.parametrize("how", LIVES_ON)
+async def test_what_lives_on_after_its_run_has_all_that_it_had(run: Runner, how: str) -> None:
+    LOOP.append(asyncio.get_running_loop())
+    assert await run.text(flows.through(LIVES_ON[how] + TELL, imports=IMPORTS), "a") == "done"
+    await quiet()
+    GO_ON.set()
+    match how:
+        case "an inner function":
+            KEPT[0]()
+        case "a generator":
+            assert list(KEPT[0]) == []
+        case "an error":
+            KEPT[0].__traceback__.tb_frame.f_locals["self"].tell()
     async with asyncio.timeout(5):
-        assert await LATER.get() == ("Custom-it", "Chat Input")
+        assert await LATER.get() == ("Custom-it", "Chat Input", "a")
+
+
+async def test_a_tool_that_somebody_kept_can_be_called(run: Runner) -> None:
+    taken: list[Any] = []
+    runner = engine_module("runner")
+    make = runner.leave
+
+    def leave(graph: Any, *more: Any) -> None:
+        taken.extend(graph.get_vertex("Agent-it").custom_component.tools)
+        make(graph, *more)
+
+    with mock.patch.object(runner, "leave", leave):
+        await run(flows.agent("CalculatorComponent"), "What is 2 + 3?")
+    await quiet()
+    tool = next(each for each in taken if each.name == "evaluate_expression")
+    assert "6" in str(await tool.ainvoke({"expression": "2*3"}))
+
+
+async def test_what_looks_back_when_it_ends_is_left_to_the_collector(run: Runner) -> None:
+    flow = flows.through(FINALIZER, imports=IMPORTS)
+    for _ in range(2):  # the load makes a component, and so does the making of a prototype
+        await run.text(flow, "a")
+        await quiet()
+        gc.collect()
+    KEPT.clear()
+    with mock.patch.object(run.engine._heap, "left_whole") as left_whole:
+        await run.text(flow, "a")
+        await quiet()
+    assert not KEPT and MADE[-1]() is not None
+    assert left_whole.call_count == 1
+    gc.collect()
+    assert ("Custom-it", "ChatInput-in") in KEPT
+
+
+async def test_a_failed_runs_error_has_its_frames(run: Runner) -> None:
+    with pytest.raises(Fault) as failed:
+        await run(flows.through(FAILS, imports=IMPORTS), "a")
+    await quiet()
+    frames = [frame.f_locals for frame in _frames(failed.value)]
+    assert any(hasattr(found.get("graph"), "vertices") for found in frames)
+
+
+def _frames(error: BaseException | None) -> Iterator[Any]:
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            yield trace.tb_frame
+            trace = trace.tb_next
+        error = error.__cause__
+
+
+async def test_what_cannot_be_freed_at_once_is_collected_all_the_same(run: Runner) -> None:
+    flow, had = flows.through(FAILS, imports=IMPORTS), []
+    heap = run.engine._heap
+    with mock.patch.multiple(heap, _whole=0, _rest_until=0.0, _collect=lambda: had.append(gc.collect()) or had[-1]):
+        for _ in range(WHOLE + 1):
+            with pytest.raises(Fault):
+                await run(flow, "a")
+        assert had and sum(had) > 0
+
+
+async def test_a_cancelled_timer_keeps_no_run(run: Runner) -> None:
+    loop, variable = asyncio.get_running_loop(), ContextVar[Any]("variable")
+    context = Context()
+    context.run(variable.set, mock.Mock())
+    MADE.append(weakref.ref(context[variable]))
+    timer = loop.call_later(60, print, context=context)
+    del context
+    timer.cancel()
+    await run(flows.hello(), "a")
+    await quiet()
+    assert MADE[-1]() is None
+
+
+async def test_a_graph_that_holds_much_is_left_to_the_collector(run: Runner) -> None:
+    told: list[Any] = []
+    remains = engine_module("remains")
+    take: Callable[[list[Any]], Any] = remains._take_apart
+
+    def noted(holder: list[Any]) -> Any:
+        told.append(take(holder))
+        return told[-1]
+
+    with mock.patch.multiple(remains, MOST=50, _take_apart=noted):
+        await run(flows.hello(), "a")
+        await quiet()
+    assert len(told) == 2 and told[0] is told[1] is not None
+
+
+BIG = """
+    async def work(self) -> Message:
+        test_heap.MADE.append(weakref.ref(self))
+        self.rows = [{"of": self if back else None} for back in [BACK] * 30_000]
+        return Message(text="done")
+    """
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_long_list_is_not_walked_into(run: Runner, back: bool) -> None:
+    flow = flows.through(BIG, imports=f"{IMPORTS}\nBACK = {back}")
+    with mock.patch.object(run.engine._heap, "left_whole") as left_whole:
+        await run(flow, "a")
+        await quiet()
+    assert (MADE[-1]() is not None) is back
+    assert left_whole.call_count == int(back), "what is in it may refer to anything"
+
+
+async def test_one_closure_of_two_functions_counts_once() -> None:
+    class Thing:
+        pass
+
+    def share(thing: Any) -> Any:
+        return lambda: thing
+
+    thing = Thing()
+    first = share(thing)
+    thing.one, thing.other = first, type(first)(first.__code__, {}, closure=first.__closure__)  # type: ignore[attr-defined]
+    MADE.append(weakref.ref(thing))
+    remains = engine_module("remains")
+    del first
+    assert remains._take_apart([thing]) is thing
+    assert MADE[-1]().one() is thing  # type: ignore[union-attr]  # it is there
+    holder = [thing]
+    del thing
+    assert remains._take_apart(holder) is None
+    assert MADE[-1]() is None

@@ -1,70 +1,120 @@
-"""When the garbage of runs is collected: often enough to be short, seldom enough to be cheap."""
+"""When the garbage of runs is collected: seldom, in quiet moments, and before it is much."""
 
 from __future__ import annotations
 
 import gc
 
-from runtime.engine.heap import AIM, FAR_OFF, MIDDLE, MOST, SHARE, YOUNG, Heap
+from runtime.engine.heap import EACH, FAR_OFF, FIRST, MIDDLE, MOST, MUCH, QUIET, REST, WHOLE, Heap
 
 
 class Times:
-    """A clock, and a collection that takes a time for each ended run and for each that is under way."""
+    """A clock, runs that leave ``leaves`` objects, and a collection that takes 1 µs for each and for what lives."""
 
-    def __init__(self, *, each: float, under_way: int = 0) -> None:
+    def __init__(self, *, leaves: int, under_way: int = 0, lives: int = 1000) -> None:
         self.now = 0.0
-        self.each, self.under_way = each, under_way
+        self.leaves, self.lives = leaves, lives
+        self.garbage = self.extra = 0
         self.since = 0
-        self.pauses: list[tuple[int, float]] = []
-        self.heap = Heap(self.collect, lambda: self.now)
-        for _ in range(under_way):
-            self.heap.run_began()
+        self.had: list[tuple[int, int, int]] = []
+        """Collections: runs since the last, runs under way, objects found."""
+        self.took = 0.0
+        self.heap = Heap(self.collect, lambda: self.now, lambda: self.garbage + self.extra)
+        self.under_way = 0
+        self.begin(under_way)
 
-    def collect(self) -> None:
-        took = self.each * (self.since + self.under_way)
-        self.pauses.append((self.since, took))
-        self.now += took
-        self.since = 0
-
-    def run(self, times: int) -> None:
-        for _ in range(times):
+    def begin(self, count: int) -> None:
+        for _ in range(count):
             self.heap.run_began()
-            self.now += 10 * self.each
+            self.under_way += 1
+
+    def end(self, count: int = 1, *, whole: bool = False) -> None:
+        for _ in range(count):
+            self.now += 0.01
+            self.under_way -= 1
             self.since += 1
+            self.garbage += self.leaves
+            if whole:
+                self.heap.left_whole()
             self.heap.run_ended()
 
+    def run(self, times: int, *, whole: bool = False) -> None:
+        for _ in range(times):
+            self.begin(1)
+            self.end(whole=whole)
 
-def test_collections_are_as_long_as_they_should_be() -> None:
-    times = Times(each=0.001)
-    times.run(500)
-    assert all(took <= 2 * AIM for _, took in times.pauses)
-    whole = 500 * 0.001 / AIM
-    assert whole <= len(times.pauses) <= 2 * whole, "nor shorter than they need to be"
+    def collect(self) -> int:
+        found, self.garbage, self.extra = self.garbage, 0, 0
+        self.had.append((self.since, self.under_way, found))
+        took = (found + self.lives * (self.under_way + 1)) * 1e-6
+        self.now += took
+        self.took += took
+        self.since = 0
+        return found
 
 
-def test_what_lives_is_not_looked_at_all_the_time() -> None:
-    times = Times(each=0.001, under_way=200)
-    times.run(1000)
-    assert sum(took for _, took in times.pauses) <= 0.001 * 1000 * (1 + 1 / SHARE)
+def test_under_a_load_that_does_not_end_garbage_is_bounded() -> None:
+    times = Times(leaves=100, under_way=40)
+    times.run(3000)
+    assert len(times.had) >= 3000 * 100 // MUCH
+    assert max(found for _, _, found in times.had) <= MUCH
 
 
-def test_garbage_does_not_pile_up_where_collections_are_slow() -> None:
-    times = Times(each=0.01, under_way=40)
-    times.run(1000)
-    assert max(runs for runs, _ in times.pauses) <= 41
+def test_runs_that_leave_nothing_are_collected_seldom() -> None:
+    times = Times(leaves=0, under_way=40)
+    times.run(10 * MOST)
+    assert 10 <= len(times.had) <= 21
+    assert max(runs for runs, _, _ in times.had) <= MOST
+
+
+def test_a_moment_with_little_under_way_is_waited_for() -> None:
+    times = Times(leaves=100)
+    for _ in range(30):  # from none to forty and back to four, again and again
+        times.begin(40 - times.under_way)
+        times.end(36)
+    assert times.had
+    assert all(under_way == 4 for _, under_way, _ in times.had)
+
+
+def test_a_moment_that_does_not_come_is_not_waited_for_longer_than_garbage_may_grow() -> None:
+    times = Times(leaves=100, under_way=4)
+    times.run(FIRST // 2)
+    times.begin(36)
+    times.run(FIRST)
+    assert times.had[0][0] == FIRST
+
+
+def test_with_nothing_under_way_it_is_had_early() -> None:
+    times = Times(leaves=1000)
+    times.run(400)
+    assert max(found for _, _, found in times.had) <= max(MUCH / QUIET, 1000 * FIRST / QUIET) + 1000
+
+
+def test_runs_that_leave_all_they_had_are_collected_soon() -> None:
+    times = Times(leaves=0, under_way=40)
+    times.run(MOST // 4)
+    assert not times.had or times.had[-1][0] > WHOLE
+    before = len(times.had)
+    times.run(WHOLE, whole=True)
+    assert len(times.had) > before
+
+
+def test_growth_is_bounded_whatever_it_comes_from() -> None:
+    times = Times(leaves=0, under_way=10)
+    times.run(5)
+    assert not times.had
+    times.extra = EACH * 11 + MUCH
+    times.run(1)
+    assert not times.had
+    times.extra += 1
+    times.run(1)
+    assert len(times.had) == 1
 
 
 def test_much_that_lives_does_not_take_the_loop() -> None:
-    times = Times(each=0.001, under_way=1)
-    times.under_way = 200  # a table of some component's, say: it is looked at each time
+    times = Times(leaves=1000, under_way=40, lives=5_000)
     times.run(1000)
-    assert sum(took for _, took in times.pauses) <= times.now / 3
-
-
-def test_cheap_runs_are_collected_too() -> None:
-    times = Times(each=1e-9)
-    times.run(3 * MOST)
-    assert max(runs for runs, _ in times.pauses) <= MOST
-    assert len(times.pauses) >= 2
+    assert len(times.had) >= 3
+    assert times.took <= times.now / (1 + REST) + 1
 
 
 def test_the_collectors_own_schedule_comes_back() -> None:
@@ -72,6 +122,11 @@ def test_the_collectors_own_schedule_comes_back() -> None:
     heap = Heap()
     heap.keep()
     heap.keep()
-    assert gc.get_threshold() == (YOUNG, MIDDLE, FAR_OFF)
+    assert gc.get_threshold() == (EACH + 2 * MUCH, MIDDLE, FAR_OFF)
+    heap.run_began()
+    assert gc.get_threshold() == (2 * EACH + 2 * MUCH, MIDDLE, FAR_OFF), "a run may have that much"
+    heap.run_ended()
     heap.let_go()
+    assert gc.get_threshold() == before
+    heap.run_began()
     assert gc.get_threshold() == before

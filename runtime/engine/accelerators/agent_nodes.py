@@ -1,0 +1,71 @@
+"""Keep the nodes of an agent's graph from referring to themselves.
+
+Why: a node is given a method of its own to call, and keeps it: an object that has itself. An agent makes a dozen of
+them for each run, and the one with its tools keeps the whole graph of the flow until the garbage collector finds it
+(see ``remains``).
+Safe because: the function is kept without its object, and bound to it again whenever it is asked for. What is no method
+of the node's own is kept as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MethodType, ModuleType
+from typing import Any
+
+from runtime.engine.accelerators.base import Accelerator, Patches, Target
+
+_MODULE = "langgraph._internal._runnable"
+
+
+class _Own:
+    """A method of the object's own, without the object."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+
+class _Kept:
+    """An attribute in which a method of the object's own is kept without the object."""
+
+    def __init__(self, name: str, is_off: Callable[[], bool]) -> None:
+        self._name = name
+        self._is_off = is_off
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        if owner is None:
+            return self
+        try:
+            value = owner.__dict__[self._name]
+        except (AttributeError, KeyError):
+            raise AttributeError(self._name) from None
+        return MethodType(value.function, owner) if type(value) is _Own else value
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        own = type(value) is MethodType and value.__self__ is owner and not self._is_off()
+        owner.__dict__[self._name] = _Own(value.__func__) if own else value
+
+    def __delete__(self, owner: Any) -> None:
+        del owner.__dict__[self._name]
+
+
+def _install(patches: Patches) -> None:
+    undone: list[bool] = []
+    # It stays when the rest is undone, for the nodes that are there, and keeps what it is given.
+    patches.at_undo(lambda: undone.append(True))
+
+    def put(module: ModuleType) -> None:
+        for name in ("func", "afunc"):
+            setattr(module.RunnableCallable, name, _Kept(name, lambda: patches.off or bool(undone)))
+
+    patches.at_import(_MODULE, put)
+
+
+AGENT_NODES = Accelerator(
+    name="agent_nodes",
+    targets=(Target(_MODULE, "RunnableCallable", frozenset({"bb89f59d4d4784ce"})),),
+    install=_install,
+    package="langgraph",
+)

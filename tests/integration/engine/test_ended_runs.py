@@ -1,0 +1,184 @@
+"""What would keep an ended run, and does not: each does what the engine's own does."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import random
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from unittest import mock
+
+import httpx
+import pytest
+
+from runtime.engine.accelerators import graph_walks, http_clients
+from runtime.engine.accelerators.base import OFF
+from tests.integration.engine.conftest import Runner
+from tests.support import flows
+
+EVERY = frozenset({"graph_walks", "agent_nodes", "stream_timeouts", "model_clients", "display_text"})
+
+
+@pytest.fixture(autouse=True)
+def no_collector(run: Runner) -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    with mock.patch.object(run.engine._heap, "_collect", lambda: 0):
+        yield
+    gc.enable()
+
+
+@pytest.fixture
+def off() -> Iterator[Any]:
+    """Calls a function the engine's own way."""
+
+    def call(function: Any, *arguments: Any) -> Any:
+        token = OFF.set(EVERY)
+        try:
+            return function(*arguments)
+        finally:
+            OFF.reset(token)
+
+    yield call
+
+
+def test_layers_are_sorted_alike(off: Any) -> None:
+    sort = importlib.import_module("lfx.graph.graph.utils")._sort_single_layer_by_dependency
+    dice = random.Random(5)
+    for _ in range(200):
+        layer = [f"v{number}" for number in range(dice.randint(1, 9))]
+        edges = {v: dice.sample([*layer, "elsewhere"], dice.randint(0, len(layer))) for v in layer}
+        assert sort(layer, edges.__getitem__) == off(sort, layer, edges.__getitem__), edges
+
+
+def test_what_may_run_next_is_found_alike(off: Any) -> None:
+    graph_class = importlib.import_module("lfx.graph.graph.base").Graph
+    find = graph_class.find_runnable_predecessors_for_successor
+    assert find.__module__ == graph_class.__module__ and find.__wrapped__
+    dice = random.Random(6)
+    for _ in range(200):
+        names = [f"v{number}" for number in range(dice.randint(1, 9))]
+        graph = mock.Mock()
+        graph.run_manager.run_predecessors = {v: dice.sample(names, dice.randint(0, len(names))) for v in names}
+        runnable = set(dice.sample(names, dice.randint(0, len(names))))
+        graph.is_vertex_runnable = runnable.__contains__
+        assert find(graph, names[0]) == off(find, graph, names[0])
+
+
+def test_a_sorted_layer_keeps_no_graph() -> None:
+    class Graph:
+        def successors(self, _vertex: str) -> list[str]:
+            return []
+
+    graph = Graph()
+    gone = weakref.ref(graph)
+    assert graph_walks._Layer(["a"], graph.successors).last_place("a") == 0
+    importlib.import_module("lfx.graph.graph.utils")._sort_single_layer_by_dependency(["a", "b"], graph.successors)
+    del graph
+    assert gone() is None
+
+
+def test_a_node_does_not_keep_itself_and_calls_its_own() -> None:
+    kind = importlib.import_module("langgraph._internal._runnable").RunnableCallable
+
+    class Node(kind):  # type: ignore[misc, valid-type]  # without types
+        def __init__(self) -> None:
+            super().__init__(self.work, None, trace=False)
+
+        def work(self, value: int) -> int:
+            return value + 1
+
+    node = Node()
+    assert node.func == node.work and node.afunc is None
+    assert node.invoke(1) == 2
+    node.func = len
+    assert node.func is len
+    node.func = Node().work
+    assert node.func.__self__ is not node, "another's method is kept with the other"
+    del node.func
+    with pytest.raises(AttributeError):
+        _ = node.func
+    gone = weakref.ref(node := Node())
+    del node
+    assert gone() is None
+    token = OFF.set(EVERY)
+    gone = weakref.ref(node := Node())
+    OFF.reset(token)
+    assert node.invoke(1) == 2
+    del node
+    assert gone() is not None
+
+
+async def test_a_part_that_does_not_come_is_the_same_error(run: Runner) -> None:
+    await run(flows.llm(), "a")  # which imports the client
+    module = importlib.import_module("langchain_openai.chat_models._client_utils")
+
+    async def parts() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.Event().wait()
+
+    for without in (frozenset[str](), EVERY):
+        token = OFF.set(without)
+        got = []
+        with pytest.raises(module.StreamChunkTimeoutError) as failed:
+            async for part in module._astream_with_chunk_timeout(parts(), 0.01):
+                got.append(part)
+        OFF.reset(token)
+        assert got == [1] and failed.value.chunks_received == 1
+
+
+async def test_parts_are_read_in_the_task_of_the_reader(run: Runner) -> None:
+    await run(flows.llm(), "a")
+    module = importlib.import_module("langchain_openai.chat_models._client_utils")
+    readers = set()
+
+    async def parts() -> AsyncIterator[int]:
+        for part in range(3):
+            readers.add(asyncio.current_task())
+            yield part
+
+    assert [part async for part in module._astream_with_chunk_timeout(parts(), 5)] == [0, 1, 2]
+    assert readers == {asyncio.current_task()}
+
+
+async def test_a_client_that_somebody_keeps_is_left_as_it_is(run: Runner) -> None:
+    kept: list[Any] = []
+    openai = importlib.import_module("openai")
+    before = openai.resources.chat.AsyncChat.__init__
+
+    def noted(resource: Any, client: Any) -> None:
+        before(resource, client)
+        kept.append(client)
+
+    with mock.patch.object(openai.resources.chat.AsyncChat, "__init__", noted):
+        await run(flows.llm(), "a")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert kept and all(client.chat.completions._client is client for client in kept)
+    gone = [weakref.ref(client) for client in kept]
+    kept.clear()
+    gc.collect()
+    assert all(client() is None for client in gone)
+
+
+class _Body(httpx.AsyncByteStream):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"{}"
+
+
+class _Answers(httpx.AsyncBaseTransport):
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=_Body())
+
+
+async def test_a_response_that_is_read_keeps_no_stream_that_keeps_it() -> None:
+    async with httpx.AsyncClient(transport=http_clients._Async(_Answers())) as client:
+        response = await client.get("http://it")
+        assert response.json() == {} and response.elapsed.total_seconds() >= 0
+        await response.aclose()
+        gone = weakref.ref(response)
+        del response
+        assert gone() is None
