@@ -144,18 +144,19 @@ def watch() -> None:
     """See the graph and the state of every run, and what the graph holds at its end."""
     from runtime.engine import runner
 
-    bind, free = runner.bind_graph, runner.free_components
+    bind, leave = runner.bind_graph, runner.leave
 
     def bind_graph(graph: Any, state: Any, *, within: str | None = None) -> None:
         if within is None:
             SEEN.get().graph, SEEN.get().state = graph, state
         bind(graph, state, within=within)
 
-    def free_components(graph: Any) -> None:
-        SEEN.get().told = outcome.of_graph(graph, None)
-        free(graph)
+    def take_leave(graph: Any, *others: Any) -> None:
+        seen = SEEN.get()
+        seen.told, seen.graph = outcome.of_graph(graph, None), None  # what somebody has is not taken apart
+        leave(graph, *others)
 
-    runner.bind_graph, runner.free_components = bind_graph, free_components
+    runner.bind_graph, runner.leave = bind_graph, take_leave
 
 
 def shipping(sources: frozenset[str], made: list[classes.ClassCache]) -> AbstractContextManager[Any]:
