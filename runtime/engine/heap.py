@@ -3,14 +3,18 @@
 A collection looks at all that lives, and stops the loop, and every run on it, for as long: 20 ms for 30,000 objects;
 an agent has 2,300. Most of what a run leaves is freed when it ends (see ``remains``). So there is little to collect,
 and it can wait: for a moment with nothing under way, or with as little as it gets, and at the latest until it is much.
+What is left when no more runs come is collected a second later.
 The collector's own schedule is kept so far off that it comes only where runs make much and do not end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import time
 from collections.abc import Callable
+from contextvars import Context
+from typing import Protocol
 
 MUCH = 20_000
 """Objects of garbage, some 2 MB, after which there is a collection: they add 10 to 20 ms to what it takes."""
@@ -21,7 +25,7 @@ FIRST = 100
 MOST = 1000
 """Runs after which there is one, however little they leave."""
 
-WHOLE = 40
+WHOLE = 10
 """Runs that have failed, or of which something lives on, after which there is one: they leave all that they had."""
 
 QUIET = 8
@@ -36,6 +40,12 @@ REST = 4
 LONGEST = 2.0
 """Seconds. Longer, the garbage of busy seconds would make the next one longer still."""
 
+IDLE = 1.0
+"""Seconds after the last run in which nothing is under way, after which there is one."""
+
+LITTLE = 2_000
+"""Objects, for which alone there is none then."""
+
 EACH = 2_500
 """Objects that a run may have, and its share of what is kept from run to run."""
 
@@ -44,14 +54,28 @@ MIDDLE, FAR_OFF = 20, 200
 
 
 def _grown() -> int:
-    """By how many objects there are more than after the last collection, at most."""
-    return gc.get_count()[0]
+    """By how many objects there are more than after the last whole collection, at most.
+
+    What a young collection moves on is counted no more: it is as much as it took to have one.
+    """
+    young, had, middle = gc.get_count()
+    return young + (had + middle * (MIDDLE + 2)) * (gc.get_threshold()[0] + 1)
+
+
+class _Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+def _later(seconds: float, function: Callable[[], None]) -> _Timer:
+    # In a context of its own: the one here is a run's, and has all that it had.
+    return asyncio.get_running_loop().call_later(seconds, function, context=Context())
 
 
 class Heap:
     """Collects after runs. Belongs to the event loop's thread.
 
-    ``collect`` tells how many objects it has found, ``grown`` how many more there are since.
+    ``collect`` tells how many objects it has found, ``grown`` how many more there are since, ``later`` calls a function
+    after so many seconds.
     """
 
     def __init__(
@@ -59,10 +83,13 @@ class Heap:
         collect: Callable[[], int] = gc.collect,
         clock: Callable[[], float] = time.perf_counter,
         grown: Callable[[], int] = _grown,
+        later: Callable[[float, Callable[[], None]], _Timer] = _later,
     ) -> None:
         self._collect = collect
         self._clock = clock
         self._grown = grown
+        self._later = later
+        self._timer: _Timer | None = None
         self._before: tuple[int, int, int] | None = None
         self._running = 0
         self._ended = 0
@@ -82,6 +109,9 @@ class Heap:
         if self._before is not None:
             gc.set_threshold(*self._before)
             self._before = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def run_began(self) -> None:
         """A run is under way."""
@@ -95,10 +125,25 @@ class Heap:
         self._ended += 1
         if self._is_due() and self._clock() >= self._rest_until:
             self._have()
+        self._have_when_idle()
 
     def left_whole(self) -> None:
         """A run that ends, or has just ended, leaves its graph as it was."""
         self._whole += 1
+        self._have_when_idle()
+
+    def _have_when_idle(self) -> None:
+        if self._timer is None and self._is_idle():
+            self._timer = self._later(IDLE, self._at_rest)
+
+    def _at_rest(self) -> None:
+        self._timer = None
+        if self._is_idle():
+            self._have()
+
+    def _is_idle(self) -> bool:
+        """Whether nothing is under way, and something is left."""
+        return self._running == 0 and (self._whole > 0 or self._grown() > LITTLE)
 
     def _set_young(self) -> None:
         if self._before is not None:

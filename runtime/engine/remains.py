@@ -4,8 +4,13 @@ A graph, its vertices and their components refer to each other, so only the garb
 it has to look at all that lives. Taken apart, they are freed at once, and all that they hold with them.
 
 Something of a run may live on: a task, a thread, a tool, a callback, an exception. Whether anything does is told the
-collector's own way, for these objects alone: what is referred to more often than by them is in somebody's hands, and
-so is all that can be reached from there. Then nothing is touched, and the collector has it in the end.
+collector's own way, for these objects alone: what is referred to more often than by them is in somebody's hands, and so
+is all that can be reached from there. Where that is a part of the graph, nothing is touched, and the collector has it
+in the end.
+
+Threads go on meanwhile. So it is read twice what the objects refer to, and between the two, in one step of the
+interpreter's, how often they are referred to. Where both readings are the same, all that was read was so at one time,
+and what nobody had then, nobody can get at.
 """
 
 from __future__ import annotations
@@ -13,12 +18,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from enum import Enum, auto
+from itertools import repeat
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
+import structlog
 from lfx.custom.custom_component.component import Component
 from lfx.graph.graph.base import Graph
 from lfx.graph.vertex.base import Vertex
@@ -26,13 +34,29 @@ from lfx.inputs.inputs import BaseInputMixin
 
 from runtime.engine.state import RunState
 
-MOST = 20_000
-"""Objects. So many take 20 ms; a graph that holds more is left to the collector."""
+MOST = 10_000
+"""Objects. So many take 10 ms; a graph that holds more is left to the collector."""
+
+MOST_ENTRIES = 100_000
+"""Entries of their lists, tuples and dictionaries, which are looked at for more."""
 
 AGAIN = 0.25
 """Seconds until the second try."""
 
-_NOTHING = Context()
+_OWN = 3
+"""References to a component that only its vertex has: the vertex's, a local name, and the argument of the question."""
+
+log = structlog.get_logger("headrace.engine")
+
+
+class Remains(Enum):
+    """What has become of a graph."""
+
+    APART = auto()
+    HELD = auto()
+    """Somebody has something of it. It is as it was."""
+    TOO_MUCH = auto()
+    """It holds more than is looked at. It is as it was."""
 
 
 class _Role(Enum):
@@ -42,7 +66,7 @@ class _Role(Enum):
     """It is not walked into. What it refers to counts as being in somebody's hands."""
     WALKED = auto()
     CONTAINER = auto()
-    """Walked into where anything is in it, but not more than is looked at."""
+    """Walked into where anything is in it."""
     PART = auto()
     """One of those that are taken apart."""
     FIELD = auto()
@@ -74,20 +98,36 @@ def leave(graph: Any, state: RunState, left_whole: Callable[[], None]) -> None:
     Where something has it then, such as a thread that is about to be done, it is tried once more. ``left_whole`` is
     called where it is left as it is.
     """
-    state.loop.call_soon(_part, [graph], state, left_whole, False, context=_NOTHING)
+    # Each call has a context of its own: what is freed may set variables, and the run's would keep the run.
+    state.loop.call_soon(_part, [graph], state, left_whole, False, context=Context())
 
 
 def _part(holder: list[Any], state: RunState, left_whole: Callable[[], None], last: bool) -> None:
-    _forget_cancelled(state.loop)
-    if (held := _take_apart(holder)) is not None:
-        if last:
+    try:
+        _forget_cancelled(state.loop)
+        remains = take_apart(holder)
+        if remains is Remains.HELD and not last:
+            state.loop.call_later(AGAIN, _part, holder, state, left_whole, True, context=Context())
+            return
+        if remains is not Remains.APART:
             left_whole()
-        else:
-            state.loop.call_later(AGAIN, _part, [held], state, left_whole, True, context=_NOTHING)
-        return
-    holder += state.clients  # those that have not gone with it
-    while holder:
-        _take_apart(holder)
+        if remains is Remains.TOO_MUCH:
+            _free_components(holder.pop())
+        clients = list(state.clients)  # those that have not gone with it
+        while clients:
+            take_apart([clients.pop()])
+    except Exception:
+        # What is freed may be anybody's, and so may what is walked through.
+        left_whole()
+        log.warning("graph_not_freed", flow=state.flow_id, exc_info=True)
+
+
+def _free_components(graph: Any) -> None:
+    """Free the components that nothing but their vertex refers to, and what they hold with them."""
+    for vertex in graph.vertices:
+        component = vertex.custom_component
+        if component is not None and sys.getrefcount(component) <= _OWN:
+            vertex.custom_component = None
 
 
 def _forget_cancelled(loop: asyncio.AbstractEventLoop) -> None:
@@ -96,64 +136,81 @@ def _forget_cancelled(loop: asyncio.AbstractEventLoop) -> None:
     A model's answer leaves one for each of its parts, for two minutes, and each has the whole run in its context.
     """
     for timer in getattr(loop, "_scheduled", ()):
-        if timer.cancelled():
-            timer._context = _NOTHING
+        if isinstance(timer, asyncio.TimerHandle) and timer.cancelled():
+            timer._context = Context()  # type: ignore[attr-defined]  # asyncio's own, which has no name for it
 
 
-def _take_apart(holder: list[Any]) -> Any:
-    """Take the last thing out of ``holder``, and apart if nobody else has any of it; else it is returned."""
-    objects, counts, kinds = _walk(holder)
-    if len(objects) > MOST:
-        return objects[0]
-    held = _held(objects, counts)
-    if id(objects[0]) in held:
-        return objects[0]
-    for part in [each for each in objects if type(each) in kinds]:
-        if id(part) not in held:
-            vars(part).clear()
-    return None
-
-
-def _walk(holder: list[Any]) -> tuple[list[Any], dict[int, int], set[type]]:
-    """The objects of a graph, itself first; how often they refer to each other, by id; the types of its parts."""
+def take_apart(holder: list[Any]) -> Remains:
+    """Take the one thing in ``holder`` apart, with all of its parts, if nobody has any of it; it is put back if not."""
     objects = [holder.pop()]
-    counts = dict.fromkeys(map(id, (*objects, *_json(objects[0]))), 0)
+    parts = _gather(objects)
+    if parts is None:
+        remains = Remains.TOO_MUCH
+    elif _is_anybodys(objects, parts):
+        remains = Remains.HELD
+    else:
+        remains = Remains.APART
+        for attributes in parts.values():
+            attributes.clear()
+    if remains is not Remains.APART:
+        holder.append(objects[0])
+    return remains
+
+
+def _gather(objects: list[Any]) -> dict[int, dict[str, Any]] | None:
+    """Add to ``objects`` all that the walk from the first one comes to.
+
+    Gives the attributes of those that are parts, by the part's id, which are objects of their own; None where it is
+    too much.
+    """
     roles: dict[type, _Role] = {**_PLAIN, type(objects[0]): _Role.PART}
-    strange, function = _Role.STRANGE, _Role.FUNCTION
+    parts = {id(objects[0]): _attributes(objects[0])}
+    objects += parts.values()
+    seen = set(map(id, (*objects, *_json(objects[0]))))
     ahead = objects[:]
-    while ahead and len(objects) <= MOST:
+    entries = 0
+    while ahead:
         met = filter(gc.is_tracked, gc.get_referents(*ahead))
         ahead = []
         for each in met:
-            key = id(each)
-            if key in counts:
-                counts[key] += 1
+            if id(each) in seen:
                 continue
             role = roles.get(type(each)) or roles.setdefault(type(each), _role(type(each)))
-            if role is strange or not _leads_on(each, role):
+            if role is _Role.STRANGE or not _leads_on(each, role):
                 continue
-            if len(ahead) > MOST:
-                break
-            if role is not function:
-                counts[key] = 1
-                ahead.append(each)
-            else:
-                counts[key] = 1
-                objects.append(each)
-                for inner in (each.__closure__, vars(each)):
-                    if id(inner) not in counts:
-                        counts[id(inner)] = 0
-                        ahead.append(inner)
-                    counts[id(inner)] += 1
-        objects += ahead
-    return objects, counts, {kind for kind, role in roles.items() if role is _Role.PART}
+            seen.add(id(each))
+            objects.append(each)
+            entries += len(each) if role is _Role.CONTAINER else 1
+            if entries > MOST_ENTRIES or len(objects) > MOST:
+                return None
+            if role is _Role.PART:
+                parts[id(each)] = _attributes(each)
+            inner = _inner(each, role)
+            ahead += inner
+            objects += [other for other in inner if id(other) not in seen]
+            seen.update(map(id, inner))
+    return parts
+
+
+def _inner(each: Any, role: _Role) -> tuple[Any, ...]:
+    """Where the walk goes on from an object."""
+    if role is _Role.PART:
+        return (each, _attributes(each))
+    if role is _Role.FUNCTION:
+        return (each.__closure__, each.__dict__)
+    return (each,)
+
+
+def _attributes(part: Any) -> dict[str, Any]:
+    attributes: dict[str, Any] = object.__getattribute__(part, "__dict__")
+    return attributes
 
 
 def _leads_on(each: Any, role: _Role) -> bool:
     if role is _Role.CONTAINER:
-        return 0 < len(each) <= MOST
+        return len(each) > 0
     if role is _Role.FIELD:
-        return gc.is_tracked(getattr(each, "value", None))
+        return gc.is_tracked(_attributes(each).get("value"))
     return role is not _Role.FUNCTION or each.__closure__ is not None
 
 
@@ -168,30 +225,49 @@ def _json(thing: Any) -> Iterator[Any]:
 def _role(kind: type) -> _Role:
     # A finalizer may look at what it was part of.
     module = str(kind.__module__)
-    if issubclass(kind, (type, Enum)) or hasattr(kind, "__del__"):
+    if type in kind.__mro__ or Enum in kind.__mro__ or hasattr(kind, "__del__"):
         return _Role.STRANGE
-    if issubclass(kind, _PARTS) or module.startswith(_CLIENTS):
+    if any(part in kind.__mro__ for part in _PARTS) or module.startswith(_CLIENTS):
         return _Role.PART
-    if issubclass(kind, BaseInputMixin):
+    if BaseInputMixin in kind.__mro__:
         return _Role.FIELD
     walked = module.startswith(_WALKED) and not module.startswith(_ASIDE)
     return _Role.WALKED if walked else _Role.STRANGE
 
 
-def _held(objects: list[Any], counts: dict[int, int]) -> set[int]:
-    """The ids of those of the objects that somebody else refers to, and of all that these lead to."""
+def _is_anybodys(objects: list[Any], parts: dict[int, dict[str, Any]]) -> bool:
+    """Whether one of the parts can be got at from anything but the objects."""
     objects.append(object())
+    mark = object()
+    readable = [each for pair in zip(objects, repeat((mark,)), strict=False) for each in pair]
+    before = list(map(id, gc.get_referents(*readable)))
     *found, spare = map(sys.getrefcount, objects)
+    if list(map(id, gc.get_referents(*readable))) != before:
+        return True
+    del readable
     objects.pop()
-    ahead = [each for each, count in zip(objects, found, strict=True) if count - spare > counts[id(each)]]
-    held = set(map(id, ahead))
+    counts = Counter(before)
+    for attributes in parts.values():
+        counts[id(attributes)] += 1  # from ``parts``
+    if sys.version_info >= (3, 13):
+        for part in objects:
+            attributes = parts.get(id(part), part)
+            # A part has them all the same where it does not tell.
+            counts[id(attributes)] += attributes is not part and all(
+                each is not attributes for each in gc.get_referents(part)
+            )
+    referents: dict[int, list[int]] = {}
+    start = 0
+    for each in objects:
+        end = before.index(id(mark), start)
+        referents[id(each)] = before[start:end]
+        start = end + 1
+    taken = {*parts, *map(id, parts.values())}
+    held = {id(each) for each, count in zip(objects, found, strict=True) if count - spare > counts[id(each)]}
+    ahead = held
     while ahead:
-        # Of all that a function refers to, only its closure is among the objects, and so are its cells.
-        met = filter(gc.is_tracked, gc.get_referents(*ahead))
-        ahead = []
-        for each in met:
-            key = id(each)
-            if key in counts and key not in held:
-                held.add(key)
-                ahead.append(each)
-    return held
+        if not taken.isdisjoint(ahead):
+            return True
+        ahead = {key for each in ahead for key in referents[each] if key in referents} - held
+        held |= ahead
+    return False

@@ -64,8 +64,10 @@ def _make_encoder(patches: Patches, original: Callable[..., Any]) -> Callable[..
         try:
             return original(value, **how)
         except ValueError as error:
-            if not patches.off and error.args and type(error.args[0]) is list:
-                error.args[0].clear()  # the errors have the frame that has this list of them
+            met = error.args[0] if error.args and not patches.off else None
+            # The error that it is raised from has the frame that has this list of errors.
+            if type(met) is list and any(each is error.__cause__ for each in met):
+                met.clear()
             raise
 
     return jsonable_encoder

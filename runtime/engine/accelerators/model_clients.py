@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +26,8 @@ def _install(patches: Patches) -> None:
         def init(resource: Any, client: Any) -> None:
             original(resource, client)
             if not patches.off and (state := CURRENT.get()) is not None:
-                state.clients.add(client)
+                with suppress(TypeError):  # a stand-in for one, which cannot be noted
+                    state.clients.add(client)
 
         return init
 

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from runtime.engine.heap import WHOLE
 from runtime.errors import Fault
@@ -296,32 +297,37 @@ async def test_what_cannot_be_freed_at_once_is_collected_all_the_same(run: Runne
         assert had and sum(had) > 0
 
 
-async def test_a_cancelled_timer_keeps_no_run(run: Runner) -> None:
+async def test_a_cancelled_timer_keeps_no_run() -> None:
     loop, variable = asyncio.get_running_loop(), ContextVar[Any]("variable")
-    context = Context()
-    context.run(variable.set, mock.Mock())
-    MADE.append(weakref.ref(context[variable]))
-    timer = loop.call_later(60, print, context=context)
+    contexts = [Context(), Context()]
+    for context in contexts:
+        context.run(variable.set, Part())
+        MADE.append(weakref.ref(context[variable]))
+    cancelled, waits = [loop.call_later(60, print, context=context) for context in contexts]
+    contexts.clear()
     del context
-    timer.cancel()
-    await run(flows.hello(), "a")
-    await quiet()
-    assert MADE[-1]() is None
+    cancelled.cancel()
+    engine_module("remains")._forget_cancelled(loop)
+    assert MADE[0]() is None and MADE[1]() is not None
+    waits.cancel()
 
 
-async def test_a_graph_that_holds_much_is_left_to_the_collector(run: Runner) -> None:
+@pytest.mark.parametrize("limit", ["MOST", "MOST_ENTRIES"])
+async def test_a_graph_that_holds_much_is_left_to_the_collector(run: Runner, limit: str) -> None:
     told: list[Any] = []
     remains = engine_module("remains")
-    take: Callable[[list[Any]], Any] = remains._take_apart
+    take: Callable[[list[Any]], Any] = remains.take_apart
 
     def noted(holder: list[Any]) -> Any:
         told.append(take(holder))
         return told[-1]
 
-    with mock.patch.multiple(remains, MOST=50, _take_apart=noted):
-        await run(flows.hello(), "a")
+    with mock.patch.multiple(remains, take_apart=noted, **{limit: 50}):
+        await run(flows.through(PLAIN, imports=IMPORTS), "a")
         await quiet()
-    assert len(told) == 2 and told[0] is told[1] is not None
+    assert told == [remains.Remains.TOO_MUCH], "and it is not tried again"
+    component, graph = MADE[-2:]
+    assert component() is None and graph() is not None, "a component that only its vertex has is freed all the same"
 
 
 BIG = """
@@ -342,6 +348,139 @@ async def test_a_long_list_is_not_walked_into(run: Runner, back: bool) -> None:
     assert left_whole.call_count == int(back), "what is in it may refer to anything"
 
 
+class Part:
+    """Like a part of a graph."""
+
+
+async def test_the_attributes_of_a_part_that_somebody_has_are_left_in_it() -> None:
+    def make() -> Part:
+        whole, part = Part(), Part()
+        whole.part, part.whole, part.text = part, whole, "a"  # type: ignore[attr-defined]
+        return whole
+
+    for take in (vars, lambda whole: vars(whole.part), lambda whole: iter(vars(whole.part))):
+        has = take(make())
+        (whole,) = (each for each in gc.get_objects() if type(each) is Part and hasattr(each, "part"))
+        MADE.append(weakref.ref(whole))
+        holder = [whole]
+        del whole
+        with mock.patch.object(engine_module("remains"), "_PARTS", (Part,)):
+            assert engine_module("remains").take_apart(holder) is engine_module("remains").Remains.HELD
+        assert holder[0].part.text == "a"
+        holder.clear()
+        del has
+        gc.collect()
+        assert MADE[-1]() is None
+
+
+async def test_what_somebody_has_that_leads_nowhere_is_no_reason() -> None:
+    whole = Part()
+    whole.whole, whole.leaf = whole, [[1]]  # type: ignore[attr-defined]
+    leaf = whole.leaf  # type: ignore[attr-defined]
+    MADE.append(weakref.ref(whole))
+    holder = [whole]
+    del whole
+    assert engine_module("remains").take_apart(holder) is engine_module("remains").Remains.APART
+    assert MADE[-1]() is None and leaf == [[1]]
+
+
+async def test_what_changes_between_two_readings_is_left_as_it_is() -> None:
+    remains = engine_module("remains")
+
+    def make() -> Part:
+        whole = Part()
+        whole.jobs = [lambda: whole]  # type: ignore[attr-defined]
+        return whole
+
+    holder = [make()]
+    jobs = weakref.ref(holder[0])
+    read, taken = gc.get_referents, []
+
+    def take_one(*objects: Any) -> list[Any]:
+        """A thread that takes a job after the first reading, and has let go of the list before the count."""
+        found = read(*objects)
+        if len(objects) > 6 and not taken:
+            taken.append(jobs().jobs.pop())  # type: ignore[union-attr]
+        return found
+
+    with mock.patch.object(remains, "gc", mock.Mock(wraps=gc, get_referents=take_one)):
+        assert remains.take_apart(holder) is remains.Remains.HELD
+    assert taken[0]() is holder[0]
+
+
+JOBS = """
+    async def work(self) -> Message:
+        jobs = [self.tell]
+        self.jobs = [jobs, *([n] for n in range(2000))]
+        threading.Thread(target=test_heap.take, args=(jobs,), daemon=True).start()
+        return Message(text="done")
+    """
+
+
+def take(jobs: list[Callable[[], None]]) -> None:
+    """A thread that takes what it is to do off a list of its component's."""
+    GO_ON.wait(10)
+    jobs.pop()()
+
+
+async def test_a_thread_may_take_its_work_off_a_list_meanwhile(run: Runner) -> None:
+    LOOP.append(asyncio.get_running_loop())
+    remains = engine_module("remains")
+    part = remains._part
+
+    def meanwhile(*arguments: Any) -> None:
+        GO_ON.set()
+        part(*arguments)
+
+    for _ in range(10):
+        GO_ON.clear()
+        with mock.patch.object(remains, "_part", meanwhile):
+            await run(flows.through(JOBS + TELL, imports=IMPORTS), "a")
+            async with asyncio.timeout(5):
+                assert await LATER.get() == ("Custom-it", "Chat Input", "a")
+
+
+ODD = """
+    async def work(self) -> Message:
+        class Odd(StrInput):
+            def __getattribute__(self, name):
+                if name in ("value", "__dict__"):
+                    raise ValueError("odd")
+                return super().__getattribute__(name)
+
+        class Last:
+            def __del__(self):
+                test_heap.VARIABLE.set("of this run")
+
+        self.odd, self.last = [Odd(name="x")], Last()
+        test_heap.MADE.append(weakref.ref(self))
+        return Message(text="done")
+    """
+
+VARIABLE: ContextVar[str] = ContextVar("variable")
+
+
+async def test_a_components_own_code_is_not_asked(run: Runner) -> None:
+    flow = flows.through(ODD, imports=f"{IMPORTS}\nfrom lfx.io import StrInput")
+    await run(flow, "a")
+    await quiet()
+    assert MADE[-1]() is None
+    assert VARIABLE.get("nothing") == "nothing"
+
+
+async def test_what_goes_wrong_is_logged_and_the_graph_left(run: Runner) -> None:
+    remains = engine_module("remains")
+    with (
+        mock.patch.object(remains, "_gather", side_effect=ValueError("odd")),
+        mock.patch.object(run.engine._heap, "left_whole") as left_whole,
+        capture_logs() as logs,
+    ):
+        await run(flows.hello(), "a")
+        await quiet()
+    assert left_whole.call_count == 1
+    assert [line["event"] for line in logs] == ["graph_not_freed"]
+
+
 async def test_one_closure_of_two_functions_counts_once() -> None:
     class Thing:
         pass
@@ -355,9 +494,9 @@ async def test_one_closure_of_two_functions_counts_once() -> None:
     MADE.append(weakref.ref(thing))
     remains = engine_module("remains")
     del first
-    assert remains._take_apart([thing]) is thing
-    assert MADE[-1]().one() is thing  # type: ignore[union-attr]  # it is there
+    assert remains.take_apart([thing]) is remains.Remains.HELD
+    assert MADE[-1]().one() is thing  # type: ignore[misc]  # it is there
     holder = [thing]
     del thing
-    assert remains._take_apart(holder) is None
-    assert MADE[-1]() is None
+    assert remains.take_apart(holder) is remains.Remains.APART
+    assert MADE[-1]() is None and not holder

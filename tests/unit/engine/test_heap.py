@@ -3,8 +3,36 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
-from runtime.engine.heap import EACH, FAR_OFF, FIRST, MIDDLE, MOST, MUCH, QUIET, REST, WHOLE, Heap
+import pytest
+
+from runtime.engine.heap import (
+    EACH,
+    FAR_OFF,
+    FIRST,
+    IDLE,
+    LITTLE,
+    MIDDLE,
+    MOST,
+    MUCH,
+    QUIET,
+    REST,
+    WHOLE,
+    Heap,
+    _grown,
+)
+
+
+class Timer:
+    """What is called later."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
 
 
 class Times:
@@ -18,7 +46,8 @@ class Times:
         self.had: list[tuple[int, int, int]] = []
         """Collections: runs since the last, runs under way, objects found."""
         self.took = 0.0
-        self.heap = Heap(self.collect, lambda: self.now, lambda: self.garbage + self.extra)
+        self.timers: list[Timer] = []
+        self.heap = Heap(self.collect, lambda: self.now, lambda: self.garbage + self.extra, self.later)
         self.under_way = 0
         self.begin(under_way)
 
@@ -41,6 +70,18 @@ class Times:
         for _ in range(times):
             self.begin(1)
             self.end(whole=whole)
+
+    def later(self, seconds: float, function: Callable[[], None]) -> Timer:
+        assert seconds == IDLE
+        self.timers.append(Timer(function))
+        return self.timers[-1]
+
+    def rest(self) -> None:
+        """Let the time pass that the timers wait for."""
+        due, self.timers = self.timers, []
+        for timer in due:
+            if not timer.cancelled:
+                timer.function()
 
     def collect(self) -> int:
         found, self.garbage, self.extra = self.garbage, 0, 0
@@ -115,6 +156,53 @@ def test_much_that_lives_does_not_take_the_loop() -> None:
     times.run(1000)
     assert len(times.had) >= 3
     assert times.took <= times.now / (1 + REST) + 1
+
+
+def test_what_is_left_when_no_more_runs_come_is_collected() -> None:
+    times = Times(leaves=LITTLE)
+    times.run(1)
+    times.rest()
+    assert not times.had, "as little as that is left"
+    times.run(1)
+    times.run(1)
+    assert len(times.timers) == 1, "one timer for all"
+    times.begin(1)
+    times.rest()
+    assert not times.had, "nothing stops a run that is under way"
+    times.end()
+    times.rest()
+    assert times.had == [(4, 0, 4 * LITTLE)]
+    times.rest()
+    assert len(times.had) == 1
+
+
+def test_a_graph_that_is_left_whole_after_the_last_run_is_collected() -> None:
+    times = Times(leaves=0)
+    times.run(1)
+    times.heap.left_whole()
+    times.rest()
+    assert len(times.had) == 1
+
+
+def test_nothing_is_collected_once_the_heap_is_let_go() -> None:
+    times = Times(leaves=LITTLE + 1)
+    times.run(1)
+    times.heap.let_go()
+    times.rest()
+    assert not times.had
+
+
+@pytest.mark.parametrize("count", [0, 1, 297, 304, 700, 5_000, 40_000])
+def test_growth_is_never_told_too_low(count: int) -> None:
+    """What young collections have moved on counts too."""
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(50, MIDDLE, FAR_OFF)
+        gc.collect()
+        kept = [[each] for each in range(count)]
+        assert _grown() >= len(kept)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_the_collectors_own_schedule_comes_back() -> None:
