@@ -165,6 +165,7 @@ class Accelerators(_Spec):
     agent_nodes: bool = True
     stream_timeouts: bool = True
     model_clients: bool = True
+    fork_audits: bool = True
     needed_bundles: bool = True
 
     @model_validator(mode="before")

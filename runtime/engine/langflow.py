@@ -138,7 +138,9 @@ class LangflowEngine:
                 environment.freeze_heap()
 
     def _set_up(self) -> Any:
-        with environment.keep_logging():
+        accelerators = importlib.import_module("runtime.engine.accelerators")
+        fork_audits = importlib.import_module("runtime.engine.accelerators.fork_audits")
+        with environment.keep_logging(), fork_audits.without_hook(self._switches):
             leave_server_out()
             services = importlib.import_module("runtime.engine.services")
             self._loader = importlib.import_module("runtime.engine.loader")
@@ -147,7 +149,7 @@ class LangflowEngine:
         services.quiet_engine_log()
         services.set_services()
         if self._accelerators is None:
-            self._accelerators = importlib.import_module("runtime.engine.accelerators").Installed.take(self._switches)
+            self._accelerators = accelerators.Installed.take(self._switches)
         for module in replaced:
             module.install()
         return services

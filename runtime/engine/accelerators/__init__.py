@@ -22,6 +22,7 @@ from runtime.engine.accelerators.container_host import CONTAINER_HOST
 from runtime.engine.accelerators.credentials import CREDENTIALS
 from runtime.engine.accelerators.debug_texts import DEBUG_TEXTS
 from runtime.engine.accelerators.display_text import DISPLAY_TEXT
+from runtime.engine.accelerators.fork_audits import FORK_AUDITS
 from runtime.engine.accelerators.graph_copies import GRAPH_COPIES
 from runtime.engine.accelerators.graph_walks import GRAPH_WALKS
 from runtime.engine.accelerators.http_clients import HTTP_CLIENTS
@@ -65,6 +66,7 @@ ALL: tuple[Accelerator, ...] = (
     AGENT_NODES,
     STREAM_TIMEOUTS,
     MODEL_CLIENTS,
+    FORK_AUDITS,
     NEEDED_BUNDLES,
 )
 
