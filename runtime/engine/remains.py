@@ -75,7 +75,7 @@ class _Role(Enum):
     """Walked into for what it closes over: its module is everybody's."""
 
 
-_PLAIN: dict[type, _Role] = {
+_ROLES: dict[type, _Role] = {
     dict: _Role.CONTAINER,
     list: _Role.CONTAINER,
     tuple: _Role.CONTAINER,
@@ -83,6 +83,8 @@ _PLAIN: dict[type, _Role] = {
     CellType: _Role.WALKED,
     FunctionType: _Role.FUNCTION,
 }
+"""Of the types that are met, those that do not come and go as components' do."""
+_HAVE_MORE = (_Role.PART, _Role.FUNCTION)
 _PARTS = (Graph, Vertex, Component)
 _WALKED = ("lfx.graph.", "lfx.template.", "lfx.base.tools.", "lfx.schema.log", "openai._")
 """Where the classes are of which objects stand between a graph's parts: results, outputs, tools."""
@@ -163,42 +165,38 @@ def _gather(objects: list[Any]) -> dict[int, dict[str, Any]] | None:
     Gives the attributes of those that are parts, by the part's id, which are objects of their own; None where it is
     too much.
     """
-    roles: dict[type, _Role] = {**_PLAIN, type(objects[0]): _Role.PART}
-    parts = {id(objects[0]): _attributes(objects[0])}
-    objects += parts.values()
+    roles: dict[type, _Role] = {**_ROLES, type(objects[0]): _Role.PART}
+    objects.append(_attributes(objects[0]))
     seen = set(map(id, (*objects, *_json(objects[0]))))
     ahead = objects[:]
     entries = 0
     while ahead:
-        met = filter(gc.is_tracked, gc.get_referents(*ahead))
+        met = {id(each): each for each in filter(gc.is_tracked, gc.get_referents(*ahead))}
+        new = [met[key] for key in met.keys() - seen]
+        seen.update(met)
         ahead = []
-        for each in met:
-            if id(each) in seen:
-                continue
+        for each in new:
             role = roles.get(type(each)) or roles.setdefault(type(each), _role(type(each)))
             if role is _Role.STRANGE or not _leads_on(each, role):
                 continue
-            seen.add(id(each))
-            objects.append(each)
             entries += len(each) if role is _Role.CONTAINER else 1
-            if entries > MOST_ENTRIES or len(objects) > MOST:
+            # A function itself leads to its module, and so to everything.
+            (objects if role is _Role.FUNCTION else ahead).append(each)
+            if role in _HAVE_MORE:
+                more = [inner for inner in _more(each, role) if id(inner) not in seen]
+                seen.update(map(id, more))
+                ahead += more
+            if entries > MOST_ENTRIES or len(ahead) > MOST:
                 return None
-            if role is _Role.PART:
-                parts[id(each)] = _attributes(each)
-            inner = _inner(each, role)
-            ahead += inner
-            objects += [other for other in inner if id(other) not in seen]
-            seen.update(map(id, inner))
-    return parts
+        objects += ahead
+        if len(objects) > MOST:
+            return None
+    return {id(each): _attributes(each) for each in objects if roles.get(type(each)) is _Role.PART}
 
 
-def _inner(each: Any, role: _Role) -> tuple[Any, ...]:
-    """Where the walk goes on from an object."""
-    if role is _Role.PART:
-        return (each, _attributes(each))
-    if role is _Role.FUNCTION:
-        return (each.__closure__, each.__dict__)
-    return (each,)
+def _more(each: Any, role: _Role) -> tuple[Any, ...]:
+    """What an object leads to by another way than the collector's."""
+    return (each.__closure__, each.__dict__) if role is _Role.FUNCTION else (_attributes(each),)
 
 
 def _attributes(part: Any) -> dict[str, Any]:
@@ -223,8 +221,16 @@ def _json(thing: Any) -> Iterator[Any]:
 
 
 def _role(kind: type) -> _Role:
-    # A finalizer may look at what it was part of.
     module = str(kind.__module__)
+    role = _role_within(kind, module)
+    home = sys.modules.get(module)
+    if home is not None and vars(home).get(kind.__name__) is kind:
+        _ROLES[kind] = role
+    return role
+
+
+def _role_within(kind: type, module: str) -> _Role:
+    # A finalizer may look at what it was part of.
     if type in kind.__mro__ or Enum in kind.__mro__ or hasattr(kind, "__del__"):
         return _Role.STRANGE
     if any(part in kind.__mro__ for part in _PARTS) or module.startswith(_CLIENTS):
