@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from runtime.engine.accelerators import classes
 from runtime.engine.base import FlowSource, LoadedFlow, RunOutput, RunRequest
 from runtime.engine.langflow import LangflowEngine
 from shared_models.result import RunEventType
@@ -110,9 +111,11 @@ class Runner:
 
 
 @pytest.fixture
-def run(engine: LangflowEngine, provider: StubProvider) -> Iterator[Runner]:
-    """Runs flows on the engine."""
+def run(engine: LangflowEngine, provider: StubProvider, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+    """Runs flows on the engine. A class that a test's run has changed is refused to that test, and to no other."""
     engine.set_siblings({})
+    if (cache := classes._Installed.cache) is not None:
+        monkeypatch.setattr(cache, "refused", cache.refused.copy())
     yield Runner(engine, provider)
     engine.set_siblings({})
 
