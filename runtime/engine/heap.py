@@ -62,6 +62,13 @@ def _grown() -> int:
     return young + (had + middle * (MIDDLE + 2)) * (gc.get_threshold()[0] + 1)
 
 
+_keepers: set[Heap] = set()
+"""Those of the process that keep the collector's schedule, one for each engine."""
+
+_schedules: list[tuple[int, int, int]] = []
+"""The collector's own, while one of them does."""
+
+
 class _Timer(Protocol):
     def cancel(self) -> None: ...
 
@@ -90,7 +97,7 @@ class Heap:
         self._grown = grown
         self._later = later
         self._timer: _Timer | None = None
-        self._before: tuple[int, int, int] | None = None
+        self._over = False
         self._running = 0
         self._ended = 0
         self._whole = 0
@@ -100,15 +107,22 @@ class Heap:
 
     def keep(self) -> None:
         """Give the collector a schedule for runs: a young collection where they have more than they should."""
-        if self._before is None:
-            self._before = gc.get_threshold()
-            self._set_young()
+        if not _keepers:
+            _schedules.append(gc.get_threshold())
+        _keepers.add(self)
+        self._over = False
+        self._timer = None  # one of a loop that is gone would never come
+        self._set_young()
 
     def let_go(self) -> None:
-        """Give the collector its own schedule back."""
-        if self._before is not None:
-            gc.set_threshold(*self._before)
-            self._before = None
+        """Give the collector its own schedule back, unless another engine of the process keeps it. Nothing follows."""
+        self._over = True
+        if self in _keepers:
+            _keepers.remove(self)
+            if _keepers:
+                self._set_young()
+            else:
+                gc.set_threshold(*_schedules.pop())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -133,7 +147,7 @@ class Heap:
         self._have_when_idle()
 
     def _have_when_idle(self) -> None:
-        if self._timer is None and self._is_idle():
+        if self._timer is None and not self._over and self._is_idle():
             self._timer = self._later(IDLE, self._at_rest)
 
     def _at_rest(self) -> None:
@@ -146,8 +160,8 @@ class Heap:
         return self._running == 0 and (self._whole > 0 or self._grown() > LITTLE)
 
     def _set_young(self) -> None:
-        if self._before is not None:
-            gc.set_threshold(self._allowed() + 2 * MUCH, MIDDLE, FAR_OFF)
+        if _keepers:
+            gc.set_threshold(sum(each._allowed() for each in _keepers) + 2 * MUCH, MIDDLE, FAR_OFF)
 
     def _allowed(self) -> int:
         return EACH * (self._running + 1)

@@ -8,20 +8,21 @@ collector's own way, for these objects alone: what is referred to more often tha
 is all that can be reached from there. Where that is a part of the graph, nothing is touched, and the collector has it
 in the end.
 
-Threads go on meanwhile. So it is read twice what the objects refer to, and between the two, in one step of the
-interpreter's, how often they are referred to. Where both readings are the same, all that was read was so at one time,
-and what nobody had then, nobody can get at.
+Threads go on meanwhile. So what the objects refer to, and how often they are referred to, is read in one step of the
+interpreter's, in which no thread gets a turn: what nobody had then, nobody can get at.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import operator
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from enum import Enum, auto
+from functools import partial
 from itertools import repeat
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -40,11 +41,11 @@ MOST = 10_000
 MOST_ENTRIES = 100_000
 """Entries of their lists, tuples and dictionaries, which are looked at for more."""
 
+LONG = 1_000
+"""Entries of a list, tuple or dictionary that is not looked into: it is data, and if not, it has what it has."""
+
 AGAIN = 0.25
 """Seconds until the second try."""
-
-_OWN = 3
-"""References to a component that only its vertex has: the vertex's, a local name, and the argument of the question."""
 
 log = structlog.get_logger("headrace.engine")
 
@@ -66,7 +67,7 @@ class _Role(Enum):
     """It is not walked into. What it refers to counts as being in somebody's hands."""
     WALKED = auto()
     CONTAINER = auto()
-    """Walked into where anything is in it."""
+    """Walked into where anything is in it, and not much."""
     PART = auto()
     """One of those that are taken apart."""
     FIELD = auto()
@@ -113,8 +114,6 @@ def _part(holder: list[Any], state: RunState, left_whole: Callable[[], None], la
             return
         if remains is not Remains.APART:
             left_whole()
-        if remains is Remains.TOO_MUCH:
-            _free_components(holder.pop())
         clients = list(state.clients)  # those that have not gone with it
         while clients:
             take_apart([clients.pop()])
@@ -122,14 +121,6 @@ def _part(holder: list[Any], state: RunState, left_whole: Callable[[], None], la
         # What is freed may be anybody's, and so may what is walked through.
         left_whole()
         log.warning("graph_not_freed", flow=state.flow_id, exc_info=True)
-
-
-def _free_components(graph: Any) -> None:
-    """Free the components that nothing but their vertex refers to, and what they hold with them."""
-    for vertex in graph.vertices:
-        component = vertex.custom_component
-        if component is not None and sys.getrefcount(component) <= _OWN:
-            vertex.custom_component = None
 
 
 def _forget_cancelled(loop: asyncio.AbstractEventLoop) -> None:
@@ -206,7 +197,7 @@ def _attributes(part: Any) -> dict[str, Any]:
 
 def _leads_on(each: Any, role: _Role) -> bool:
     if role is _Role.CONTAINER:
-        return len(each) > 0
+        return 0 < len(each) <= LONG
     if role is _Role.FIELD:
         return gc.is_tracked(_attributes(each).get("value"))
     return role is not _Role.FUNCTION or each.__closure__ is not None
@@ -243,33 +234,24 @@ def _role_within(kind: type, module: str) -> _Role:
 
 def _is_anybodys(objects: list[Any], parts: dict[int, dict[str, Any]]) -> bool:
     """Whether one of the parts can be got at from anything but the objects."""
-    objects.append(object())
-    mark = object()
-    readable = [each for pair in zip(objects, repeat((mark,)), strict=False) for each in pair]
-    before = list(map(id, gc.get_referents(*readable)))
-    *found, spare = map(sys.getrefcount, objects)
-    if list(map(id, gc.get_referents(*readable))) != before:
-        return True
-    del readable
-    objects.pop()
-    counts = Counter(before)
-    for attributes in parts.values():
-        counts[id(attributes)] += 1  # from ``parts``
+    met, counts, spare = _read(objects, mark := object())
+    own = Counter(map(id, parts.values()))  # the references from ``parts``
     if sys.version_info >= (3, 13):
         for part in objects:
             attributes = parts.get(id(part), part)
             # A part has them all the same where it does not tell.
-            counts[id(attributes)] += attributes is not part and all(
+            own[id(attributes)] += attributes is not part and all(
                 each is not attributes for each in gc.get_referents(part)
             )
+    within = Counter(met)
     referents: dict[int, list[int]] = {}
     start = 0
     for each in objects:
-        end = before.index(id(mark), start)
-        referents[id(each)] = before[start:end]
+        end = met.index(id(mark), start)
+        referents[id(each)] = met[start:end]
         start = end + 1
     taken = {*parts, *map(id, parts.values())}
-    held = {id(each) for each, count in zip(objects, found, strict=True) if count - spare > counts[id(each)]}
+    held = {key for key, count in zip(referents, counts, strict=True) if count - spare > 2 * within[key] + own[key]}
     ahead = held
     while ahead:
         if not taken.isdisjoint(ahead):
@@ -277,3 +259,23 @@ def _is_anybodys(objects: list[Any], parts: dict[int, dict[str, Any]]) -> bool:
         ahead = {key for each in ahead for key in referents[each] if key in referents} - held
         held |= ahead
     return False
+
+
+def _read(objects: list[Any], mark: object) -> tuple[list[int], list[int], int]:
+    """What the objects refer to at one moment, and how often they are referred to, with all of that.
+
+    The ids of what each refers to, followed by that of ``mark``, one after the other; the counts, in which what refers
+    to an object is twice: itself, and the list that it was read into; and the count of what nothing refers to.
+    """
+    objects.append(object())
+    read = partial(gc.get_referents, *(each for pair in zip(objects, repeat((mark,)), strict=False) for each in pair))
+    count: partial[list[int]] = partial(list, map(sys.getrefcount, objects))
+    collects = gc.isenabled()
+    gc.disable()  # what is collected may have finalizers, in which other threads get a turn
+    try:
+        met, counts = map(operator.call, (read, count))
+    finally:
+        if collects:
+            gc.enable()
+    objects.pop()
+    return list(map(id, met)), counts[:-1], counts[-1]

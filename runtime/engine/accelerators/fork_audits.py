@@ -26,6 +26,8 @@ _HOOK = "_audit_fork_safety"
 _FORKS = (
     ("os", "fork", "os.fork"),
     ("os", "forkpty", "os.forkpty"),
+    ("posix", "fork", "os.fork"),
+    ("posix", "forkpty", "os.forkpty"),
     ("subprocess", "_fork_exec", "_posixsubprocess.fork_exec"),
     ("_posixsubprocess", "fork_exec", "_posixsubprocess.fork_exec"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import multiprocessing
 import os
 import subprocess
@@ -53,6 +54,7 @@ def fork_with_terminal() -> tuple[int, int]:
 
 FORKS: dict[str, Callable[[], Any]] = {
     "fork": fork,
+    "posix": lambda: importlib.import_module("posix").fork(),
     "forkpty": fork_with_terminal,
     "a program": lambda: subprocess.run([sys.executable, "-c", ""], close_fds=True, cwd="/", check=True),
     "a process": lambda: multiprocessing.get_context("spawn").Process(target=print).start(),

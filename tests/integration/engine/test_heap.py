@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar
+from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -322,12 +323,24 @@ async def test_a_graph_that_holds_much_is_left_to_the_collector(run: Runner, lim
         told.append(take(holder))
         return told[-1]
 
-    with mock.patch.multiple(remains, take_apart=noted, **{limit: 50}):
+    with (
+        mock.patch.multiple(remains, take_apart=noted, **{limit: 50}),
+        mock.patch.object(run.engine._heap, "left_whole") as left_whole,
+    ):
         await run(flows.through(PLAIN, imports=IMPORTS), "a")
         await quiet()
     assert told == [remains.Remains.TOO_MUCH], "and it is not tried again"
-    component, graph = MADE[-2:]
-    assert component() is None and graph() is not None, "a component that only its vertex has is freed all the same"
+    assert left_whole.call_count == 1 and MADE[-1]().vertices
+
+
+@pytest.mark.parametrize("much", ["[[each] for each in range(12_000)]", "[[[each]] * 900 for each in range(900)]"])
+async def test_what_lives_on_with_much_has_all_that_it_had(run: Runner, much: str) -> None:
+    LOOP.append(asyncio.get_running_loop())
+    body = LIVES_ON["a task"].replace("test_heap.KEPT", f"self.much = {much}\n        test_heap.KEPT", 1)
+    await run(flows.through(body + TELL, imports=IMPORTS), "a")
+    await quiet()
+    async with asyncio.timeout(5):
+        assert await LATER.get() == ("Custom-it", "Chat Input", "a")
 
 
 BIG = """
@@ -344,8 +357,8 @@ async def test_a_long_list_is_not_walked_into(run: Runner, back: bool) -> None:
     with mock.patch.object(run.engine._heap, "left_whole") as left_whole:
         await run(flow, "a")
         await quiet()
-    assert (MADE[-1]() is not None) is back
-    assert left_whole.call_count == int(back), "what is in it may refer to anything"
+    assert (MADE[-1]() is not None) is back, "what is in it may refer to anything"
+    assert left_whole.call_count == int(back)
 
 
 class Part:
@@ -383,7 +396,8 @@ async def test_what_somebody_has_that_leads_nowhere_is_no_reason() -> None:
     assert MADE[-1]() is None and leaf == [[1]]
 
 
-async def test_what_changes_between_two_readings_is_left_as_it_is() -> None:
+@pytest.mark.parametrize("taken", [False, True])
+async def test_what_a_thread_takes_during_the_walk_is_in_its_hands(taken: bool) -> None:
     remains = engine_module("remains")
 
     def make() -> Part:
@@ -392,19 +406,21 @@ async def test_what_changes_between_two_readings_is_left_as_it_is() -> None:
         return whole
 
     holder = [make()]
-    jobs = weakref.ref(holder[0])
-    read, taken = gc.get_referents, []
+    whole = weakref.ref(holder[0])
+    jobs: list[Any] = []
 
     def take_one(*objects: Any) -> list[Any]:
-        """A thread that takes a job after the first reading, and has let go of the list before the count."""
-        found = read(*objects)
-        if len(objects) > 6 and not taken:
-            taken.append(jobs().jobs.pop())  # type: ignore[union-attr]
+        """A thread that takes a job once the walk has been at the list, and has the list no more."""
+        found = gc.get_referents(*objects)
+        if taken and not jobs and any(type(each) is FunctionType for each in found):
+            jobs.append(whole().jobs.pop())  # type: ignore[union-attr]
         return found
 
-    with mock.patch.object(remains, "gc", mock.Mock(wraps=gc, get_referents=take_one)):
-        assert remains.take_apart(holder) is remains.Remains.HELD
-    assert taken[0]() is holder[0]
+    names = {name: getattr(gc, name) for name in ("is_tracked", "isenabled", "disable", "enable")}
+    with mock.patch.object(remains, "gc", SimpleNamespace(**names, get_referents=take_one)):
+        became = remains.take_apart(holder)
+    assert became is (remains.Remains.HELD if taken else remains.Remains.APART)
+    assert [job() for job in jobs] == holder and all(hasattr(each, "jobs") for each in holder)
 
 
 JOBS = """

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from runtime.engine import heap as heap_module
 from runtime.engine.heap import (
     EACH,
     FAR_OFF,
@@ -22,6 +23,13 @@ from runtime.engine.heap import (
     Heap,
     _grown,
 )
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the engine that other tests of this process may have."""
+    monkeypatch.setattr(heap_module, "_keepers", set())
+    monkeypatch.setattr(heap_module, "_schedules", [])
 
 
 class Timer:
@@ -203,6 +211,33 @@ def test_growth_is_never_told_too_low(count: int) -> None:
         assert _grown() >= len(kept)
     finally:
         gc.set_threshold(*before)
+
+
+def test_what_ends_after_the_engine_has_no_timer() -> None:
+    times = Times(leaves=0)
+    times.heap.let_go()
+    times.heap.left_whole()
+    assert not times.timers
+    times.heap.keep()
+    times.heap.left_whole()
+    assert len(times.timers) == 1
+    times.heap.keep()  # on another loop: the timer of the first never comes
+    times.heap.left_whole()
+    assert len(times.timers) == 2
+    times.heap.let_go()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_engines_keep_one_schedule(first: int) -> None:
+    before = gc.get_threshold()
+    heaps = [Heap(), Heap()]
+    for heap in heaps:
+        heap.keep()
+    assert gc.get_threshold() == (2 * EACH + 2 * MUCH, MIDDLE, FAR_OFF), "each may have runs"
+    heaps[first].let_go()
+    assert gc.get_threshold() == (EACH + 2 * MUCH, MIDDLE, FAR_OFF)
+    heaps[1 - first].let_go()
+    assert gc.get_threshold() == before
 
 
 def test_the_collectors_own_schedule_comes_back() -> None:
