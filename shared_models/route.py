@@ -161,6 +161,7 @@ class Accelerators(_Spec):
     agent_events: bool = True
     graph_copies: bool = True
     client_lookups: bool = True
+    ended_graphs: bool = True
     graph_walks: bool = True
     agent_nodes: bool = True
     stream_timeouts: bool = True

@@ -157,14 +157,16 @@ class Heap:
 
     def _is_idle(self) -> bool:
         """Whether nothing is under way, and something is left."""
-        return self._running == 0 and (self._whole > 0 or self._grown() > LITTLE)
+        return self._under_way() == 0 and (self._whole > 0 or self._grown() > LITTLE)
+
+    def _under_way(self) -> int:
+        """Runs of all engines of the process: a collection stops each."""
+        return self._running + sum(each._running for each in _keepers if each is not self)
 
     def _set_young(self) -> None:
         if _keepers:
-            gc.set_threshold(sum(each._allowed() for each in _keepers) + 2 * MUCH, MIDDLE, FAR_OFF)
-
-    def _allowed(self) -> int:
-        return EACH * (self._running + 1)
+            running = sum(each._running for each in _keepers)
+            gc.set_threshold(EACH * (running + 1) + 2 * MUCH, MIDDLE, FAR_OFF)
 
     def _is_due(self) -> bool:
         """Whether a collection is to be had now.
@@ -172,14 +174,15 @@ class Heap:
         The first half of a period tells how little is under way at times; in the second, such a moment is taken.
         """
         part = max(self._ended / self._every, self._whole / WHOLE)
-        if self._grown() > self._allowed() + MUCH:
+        running = self._under_way()
+        if self._grown() > EACH * (running + 1) + MUCH:
             return True
-        if self._running == 0:
+        if running == 0:
             return part >= 1 / QUIET
         if part <= 1 / 2:
-            self._least = self._running if self._ended == 1 else min(self._least, self._running)
+            self._least = running if self._ended == 1 else min(self._least, running)
             return False
-        return self._ended >= SHARE * self._running and (self._running <= self._least or part >= 1)
+        return self._ended >= SHARE * running and (running <= self._least or part >= 1)
 
     def _have(self) -> None:
         began = self._clock()

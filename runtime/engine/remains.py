@@ -8,8 +8,8 @@ collector's own way, for these objects alone: what is referred to more often tha
 is all that can be reached from there. Where that is a part of the graph, nothing is touched, and the collector has it
 in the end.
 
-Threads go on meanwhile. So what the objects refer to, and how often they are referred to, is read in one step of the
-interpreter's, in which no thread gets a turn: what nobody had then, nobody can get at.
+Threads go on meanwhile. So what the objects refer to, and how often they are referred to, weakly too, is read in one
+step of the interpreter's, in which no thread gets a turn: what nobody had then, nobody can get at.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import asyncio
 import gc
 import operator
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import Context
@@ -33,13 +34,14 @@ from lfx.graph.graph.base import Graph
 from lfx.graph.vertex.base import Vertex
 from lfx.inputs.inputs import BaseInputMixin
 
+from runtime.engine.accelerators.ended_graphs import is_on
 from runtime.engine.state import RunState
 
 MOST = 10_000
-"""Objects. So many take 10 ms; a graph that holds more is left to the collector."""
+"""References to what may hold more, which are followed: 10 ms. A graph with more is left to the collector."""
 
-MOST_ENTRIES = 100_000
-"""Entries of their lists, tuples and dictionaries, which are looked at for more."""
+MOST_ENTRIES = 30_000
+"""Entries of its lists, tuples and dictionaries, of whatever kind: they are read thrice, 5 ms for so many."""
 
 LONG = 1_000
 """Entries of a list, tuple or dictionary that is not looked into: it is data, and if not, it has what it has."""
@@ -99,8 +101,11 @@ def leave(graph: Any, state: RunState, left_whole: Callable[[], None]) -> None:
     """Have the graph of a run that has ended taken apart, once the loop has done what the run leaves it to do next.
 
     Where something has it then, such as a thread that is about to be done, it is tried once more. ``left_whole`` is
-    called where it is left as it is.
+    called where it is left as it is. Called within the run: its route may have switched this off.
     """
+    if not is_on():
+        left_whole()
+        return
     # Each call has a context of its own: what is freed may set variables, and the run's would keep the run.
     state.loop.call_soon(_part, [graph], state, left_whole, False, context=Context())
 
@@ -114,9 +119,10 @@ def _part(holder: list[Any], state: RunState, left_whole: Callable[[], None], la
             return
         if remains is not Remains.APART:
             left_whole()
-        clients = list(state.clients)  # those that have not gone with it
-        while clients:
-            take_apart([clients.pop()])
+        while state.clients:  # those that have not gone with it; a thread of the run may make more
+            holder = [state.clients.popitem()[1]()]
+            if holder[0] is not None:
+                take_apart(holder)
     except Exception:
         # What is freed may be anybody's, and so may what is walked through.
         left_whole()
@@ -139,7 +145,7 @@ def take_apart(holder: list[Any]) -> Remains:
     parts = _gather(objects)
     if parts is None:
         remains = Remains.TOO_MUCH
-    elif _is_anybodys(objects, parts):
+    elif hasattr(type(objects[0]), "__del__") or _is_anybodys(objects, parts):
         remains = Remains.HELD
     else:
         remains = Remains.APART
@@ -160,28 +166,31 @@ def _gather(objects: list[Any]) -> dict[int, dict[str, Any]] | None:
     objects.append(_attributes(objects[0]))
     seen = set(map(id, (*objects, *_json(objects[0]))))
     ahead = objects[:]
-    entries = 0
+    followed = entries = 0
     while ahead:
-        met = {id(each): each for each in filter(gc.is_tracked, gc.get_referents(*ahead))}
-        new = [met[key] for key in met.keys() - seen]
-        seen.update(met)
+        met = list(filter(gc.is_tracked, gc.get_referents(*ahead)))
+        followed += len(met)
+        if followed > MOST:
+            return None
+        by_id = {id(each): each for each in met}
+        new = [by_id[key] for key in by_id.keys() - seen]
+        seen.update(by_id)
         ahead = []
         for each in new:
             role = roles.get(type(each)) or roles.setdefault(type(each), _role(type(each)))
             if role is _Role.STRANGE or not _leads_on(each, role):
                 continue
-            entries += len(each) if role is _Role.CONTAINER else 1
             # A function itself leads to its module, and so to everything.
             (objects if role is _Role.FUNCTION else ahead).append(each)
-            if role in _HAVE_MORE:
+            if role is _Role.CONTAINER:
+                entries += len(each)
+            elif role in _HAVE_MORE:
                 more = [inner for inner in _more(each, role) if id(inner) not in seen]
                 seen.update(map(id, more))
                 ahead += more
-            if entries > MOST_ENTRIES or len(ahead) > MOST:
-                return None
-        objects += ahead
-        if len(objects) > MOST:
+        if entries > MOST_ENTRIES:
             return None
+        objects += ahead
     return {id(each): _attributes(each) for each in objects if roles.get(type(each)) is _Role.PART}
 
 
@@ -234,7 +243,7 @@ def _role_within(kind: type, module: str) -> _Role:
 
 def _is_anybodys(objects: list[Any], parts: dict[int, dict[str, Any]]) -> bool:
     """Whether one of the parts can be got at from anything but the objects."""
-    met, counts, spare = _read(objects, mark := object())
+    met, counts, weak, spare = _read(objects, mark := object())
     own = Counter(map(id, parts.values()))  # the references from ``parts``
     if sys.version_info >= (3, 13):
         for part in objects:
@@ -251,7 +260,11 @@ def _is_anybodys(objects: list[Any], parts: dict[int, dict[str, Any]]) -> bool:
         referents[id(each)] = met[start:end]
         start = end + 1
     taken = {*parts, *map(id, parts.values())}
-    held = {key for key, count in zip(referents, counts, strict=True) if count - spare > 2 * within[key] + own[key]}
+    held = {
+        key
+        for key, count, weakly in zip(referents, counts, weak, strict=True)
+        if weakly or count - spare > 2 * within[key] + own[key]
+    }
     ahead = held
     while ahead:
         if not taken.isdisjoint(ahead):
@@ -261,21 +274,23 @@ def _is_anybodys(objects: list[Any], parts: dict[int, dict[str, Any]]) -> bool:
     return False
 
 
-def _read(objects: list[Any], mark: object) -> tuple[list[int], list[int], int]:
+def _read(objects: list[Any], mark: object) -> tuple[list[int], list[int], list[int], int]:
     """What the objects refer to at one moment, and how often they are referred to, with all of that.
 
     The ids of what each refers to, followed by that of ``mark``, one after the other; the counts, in which what refers
-    to an object is twice: itself, and the list that it was read into; and the count of what nothing refers to.
+    to an object is twice: itself, and the list that it was read into; how many weak references there are to each; and
+    the count of what nothing refers to.
     """
     objects.append(object())
     read = partial(gc.get_referents, *(each for pair in zip(objects, repeat((mark,)), strict=False) for each in pair))
     count: partial[list[int]] = partial(list, map(sys.getrefcount, objects))
+    count_weak: partial[list[int]] = partial(list, map(weakref.getweakrefcount, objects))
     collects = gc.isenabled()
     gc.disable()  # what is collected may have finalizers, in which other threads get a turn
     try:
-        met, counts = map(operator.call, (read, count))
+        met, counts, weak = map(operator.call, (read, count, count_weak))
     finally:
         if collects:
             gc.enable()
     objects.pop()
-    return list(map(id, met)), counts[:-1], counts[-1]
+    return list(map(id, met)), counts[:-1], weak[:-1], counts[-1]

@@ -169,7 +169,7 @@ class _Run:
                 raise classify(error, self._circumstances()) from error
             finally:
                 self.state.observer.close()
-        leave(graph, self.state, self.heap.left_whole)
+            leave(graph, self.state, self.heap.left_whole)
         return RunOutput(result, self.state.chat.commits())
 
     def _enter(self, scope: ExitStack) -> None:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
+from weakref import ReferenceType
 
 from runtime.engine.base import FlowSource
 from runtime.engine.memory import ChatOverlay
@@ -35,8 +35,8 @@ class RunState:
     """What the run's components set in os.environ; None for what they removed."""
     table_options: dict[str, Any] = field(default_factory=dict)
     """What the run's components set of how pandas writes tables, by option."""
-    clients: WeakSet[Any] = field(default_factory=WeakSet)
-    """The models' clients that the run made, which are taken apart after it."""
+    clients: dict[int, ReferenceType[Any]] = field(default_factory=dict)
+    """The models' clients that the run made, by id, which are taken apart after it."""
 
 
 CURRENT: ContextVar[RunState | None] = ContextVar("headrace_run", default=None)

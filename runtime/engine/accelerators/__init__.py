@@ -22,6 +22,7 @@ from runtime.engine.accelerators.container_host import CONTAINER_HOST
 from runtime.engine.accelerators.credentials import CREDENTIALS
 from runtime.engine.accelerators.debug_texts import DEBUG_TEXTS
 from runtime.engine.accelerators.display_text import DISPLAY_TEXT
+from runtime.engine.accelerators.ended_graphs import ENDED_GRAPHS
 from runtime.engine.accelerators.fork_audits import FORK_AUDITS
 from runtime.engine.accelerators.graph_copies import GRAPH_COPIES
 from runtime.engine.accelerators.graph_walks import GRAPH_WALKS
@@ -62,6 +63,7 @@ ALL: tuple[Accelerator, ...] = (
     AGENT_EVENTS,
     GRAPH_COPIES,
     CLIENT_LOOKUPS,
+    ENDED_GRAPHS,
     GRAPH_WALKS,
     AGENT_NODES,
     STREAM_TIMEOUTS,

@@ -3,12 +3,14 @@
 Why: a node is given a method of its own to call, and keeps it: an object that has itself. An agent makes a dozen of
 them for each run, and the one with its tools keeps the whole graph of the flow until the garbage collector finds it
 (see ``remains``).
-Safe because: the function is kept without its object, and bound to it again whenever it is asked for. What is no method
-of the node's own is kept as it is.
+Safe because: the function is kept without its object, and bound to it again whenever it is asked for; the methods are
+equal then, not one and the same. What is no method of the node's own is kept as it is. A copy of a node has the
+original's method as long as that lives; neither langgraph nor LangChain copies one.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from types import MethodType, ModuleType
 from typing import Any
@@ -21,10 +23,16 @@ _MODULE = "langgraph._internal._runnable"
 class _Own:
     """A method of the object's own, without the object."""
 
-    __slots__ = ("function",)
+    __slots__ = ("function", "owner")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], owner: Any) -> None:
         self.function = function
+        self.owner = weakref.ref(owner)
+
+    def bound(self, asked: Any) -> MethodType:
+        """The method, of the object that is ``asked``, or that this was copied from."""
+        owner = self.owner()
+        return MethodType(self.function, asked if owner is None else owner)
 
 
 class _Kept:
@@ -41,11 +49,11 @@ class _Kept:
             value = owner.__dict__[self._name]
         except (AttributeError, KeyError):
             raise AttributeError(self._name) from None
-        return MethodType(value.function, owner) if type(value) is _Own else value
+        return value.bound(owner) if type(value) is _Own else value
 
     def __set__(self, owner: Any, value: Any) -> None:
         own = type(value) is MethodType and value.__self__ is owner and not self._is_off()
-        owner.__dict__[self._name] = _Own(value.__func__) if own else value
+        owner.__dict__[self._name] = _Own(value.__func__, owner) if own else value
 
     def __delete__(self, owner: Any) -> None:
         del owner.__dict__[self._name]

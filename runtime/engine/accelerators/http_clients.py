@@ -87,7 +87,9 @@ class _Stream(httpx.AsyncByteStream):
         try:
             await self._inner.aclose()
         finally:
-            if self._response is not None and (response := self._response()) is not None:
+            response = None if self._response is None else self._response()
+            # The client's own wrapper, and not one that a hook has put around it.
+            if response is not None and getattr(response.stream, "_stream", None) is self:
                 response.stream = self
 
 

@@ -9,6 +9,7 @@ Safe because: they are noted, weakly, and taken apart after the run as its graph
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
@@ -27,7 +28,7 @@ def _install(patches: Patches) -> None:
             original(resource, client)
             if not patches.off and (state := CURRENT.get()) is not None:
                 with suppress(TypeError):  # a stand-in for one, which cannot be noted
-                    state.clients.add(client)
+                    state.clients[id(client)] = weakref.ref(client)
 
         return init
 

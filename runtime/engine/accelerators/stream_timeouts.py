@@ -4,6 +4,8 @@ Why: on Python 3.11 a wait with a timeout starts a task for each part of a model
 with an exception, which refers to the task by way of its traceback: it lives on until the garbage collector finds it,
 and keeps the whole graph of an ended run with it (see ``remains``).
 Safe because: from Python 3.12 on it is waited for like this by Python itself, with the same errors after the same time.
+As there, a source that answers its cancelling with a value or another error has that told, where 3.11 tells the
+timeout or the cancelling.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import importlib
 import random
@@ -16,6 +17,7 @@ import pytest
 
 from runtime.engine.accelerators import graph_walks, http_clients
 from runtime.engine.accelerators.base import OFF
+from runtime.engine.state import CURRENT
 from tests.integration.engine.conftest import Runner
 from tests.support import flows
 
@@ -112,6 +114,26 @@ def test_a_node_does_not_keep_itself_and_calls_its_own() -> None:
     assert gone() is not None
 
 
+def test_a_copy_of_a_node_calls_what_the_original_would() -> None:
+    kind = importlib.import_module("langgraph._internal._runnable").RunnableCallable
+
+    class Node(kind):  # type: ignore[misc, valid-type]  # without types
+        def __init__(self, number: int) -> None:
+            self.number = number
+            super().__init__(self.work, None, trace=False)
+
+        def work(self, value: int) -> tuple[int, int]:
+            return self.number, value
+
+    for without in (EVERY, frozenset[str]()):
+        token = OFF.set(without)
+        node = Node(1)
+        OFF.reset(token)
+        other = copy.copy(node)
+        other.number = 2
+        assert other.invoke(5) == (1, 5)
+
+
 async def test_a_part_that_does_not_come_is_the_same_error(run: Runner) -> None:
     await run(flows.llm(), "a")  # which imports the client
     module = importlib.import_module("langchain_openai.chat_models._client_utils")
@@ -182,3 +204,67 @@ async def test_a_response_that_is_read_keeps_no_stream_that_keeps_it() -> None:
         gone = weakref.ref(response)
         del response
         assert gone() is None
+
+
+class _Louder(httpx.AsyncByteStream):
+    """What a hook puts around a response's body."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._inner:
+            yield part + b" "
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def test_what_a_hook_puts_around_a_body_stays() -> None:
+    async def louder(response: httpx.Response) -> None:
+        response.stream = _Louder(response.stream)
+
+    transport = http_clients._Async(_Answers())
+    async with httpx.AsyncClient(transport=transport, event_hooks={"response": [louder]}) as client:
+        response = await client.get("http://it")
+        assert response.text == "{} " and isinstance(response.stream, _Louder)
+
+
+def test_clients_that_a_thread_makes_meanwhile_are_taken_too(run: Runner) -> None:
+    remains = importlib.import_module("runtime.engine.remains")
+
+    class Client:
+        pass
+
+    made, state = [Client() for _ in range(3)], mock.Mock(clients={}, loop=None)
+    taken: list[Any] = []
+
+    def take_apart(holder: list[Any]) -> Any:
+        if holder[0] in made:
+            taken.append(holder[0])
+            if len(taken) < len(made):
+                state.clients[len(taken)] = weakref.ref(made[len(taken)])
+        return remains.Remains.APART
+
+    state.clients[0] = weakref.ref(made[0])
+    left_whole = mock.Mock()
+    with mock.patch.object(remains, "take_apart", take_apart):
+        remains._part([None], state, left_whole, True)
+    assert taken == made and left_whole.call_count == 0
+
+
+def test_a_client_that_cannot_be_noted_is_no_error(run: Runner) -> None:
+    resource = importlib.import_module("openai._resource").SyncAPIResource
+
+    class Client:
+        __slots__ = ("delete", "get", "get_api_list", "patch", "post", "put")
+
+    client = Client()
+    for name in Client.__slots__:
+        setattr(client, name, None)
+    token = CURRENT.set(state := mock.Mock(clients={}, environ={}))
+    try:
+        resource(client)
+    finally:
+        CURRENT.reset(token)
+    assert state.clients == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from tests.integration.engine.conftest import Runner
 from tests.support import flows
 
 MADE: list[weakref.ref[Any]] = []
-"""The components of these tests, and other things of theirs."""
+"""Witnesses of the components of these tests, and of other things of theirs."""
 
 KEPT: list[Any] = []
 """What somebody else has of a run."""
@@ -34,8 +35,8 @@ GO_ON = threading.Event()
 
 PLAIN = """
     async def work(self) -> Message:
-        test_heap.MADE.append(weakref.ref(self))
-        test_heap.MADE.append(weakref.ref(self._vertex.graph))
+        test_heap.note(self)
+        test_heap.note(self._vertex.graph)
         return Message(text="done")
     """
 
@@ -112,7 +113,7 @@ LIVES_ON = {
 
 FINALIZER = """
     async def work(self) -> Message:
-        test_heap.MADE.append(weakref.ref(self._vertex.graph))
+        test_heap.note(self._vertex.graph)
         return Message(text="done")
 
     def __del__(self) -> None:
@@ -122,6 +123,16 @@ FINALIZER = """
 IMPORTS = "import asyncio\nimport threading\nimport weakref\nfrom tests.integration.engine import test_heap"
 
 LOOP: list[asyncio.AbstractEventLoop] = []
+
+
+class Witness:
+    """Lives as long as what has it does, or has it. A weak reference to that itself would be somebody's."""
+
+
+def note(thing: Any) -> None:
+    """Have a witness tell whether a thing is as it was."""
+    thing.witness = Witness()
+    MADE.append(weakref.ref(thing.witness))
 
 
 def through_neighbour() -> None:
@@ -190,17 +201,17 @@ async def test_a_run_leaves_next_to_nothing_to_the_collector(
 async def gone_after(run: Runner, flow: flows.Flow, **request: Any) -> None:
     """Run a flow, and wait until its graph is gone."""
     runner = engine_module("runner")
-    make, graphs = runner.leave, []
+    make = runner.leave
 
     def leave(graph: Any, *more: Any) -> None:
-        graphs.append(weakref.ref(graph))
+        note(graph)
         make(graph, *more)
 
     # A streamed message is told by a thread, which may have it for a moment longer.
     with mock.patch.object(runner, "leave", leave), mock.patch.object(engine_module("remains"), "AGAIN", 0.25):
         await run(flow, "What is 2 + 3?", **request)
         async with asyncio.timeout(5):
-            while graphs[0]() is not None:
+            while MADE[-1]() is not None:
                 await asyncio.sleep(0)
     await quiet()
 
@@ -330,7 +341,33 @@ async def test_a_graph_that_holds_much_is_left_to_the_collector(run: Runner, lim
         await run(flows.through(PLAIN, imports=IMPORTS), "a")
         await quiet()
     assert told == [remains.Remains.TOO_MUCH], "and it is not tried again"
-    assert left_whole.call_count == 1 and MADE[-1]().vertices
+    assert left_whole.call_count == 1 and MADE[-1]() is not None
+
+
+@pytest.mark.parametrize(
+    "much",
+    [
+        "[[test_heap.Witness() for _ in range(990)] for _ in range(99)]",
+        "[[{key: test_heap.Witness() for key in range(9)} for _ in range(990)] for _ in range(9)]",
+        "[[[test_heap.Witness()] for _ in range(990)] for _ in range(12)]",
+    ],
+)
+async def test_much_is_not_followed_to_its_end(run: Runner, much: str) -> None:
+    """How long it takes is bounded by what is looked at."""
+    remains, looked = engine_module("remains"), list[int]()
+
+    def read(*objects: Any) -> list[Any]:
+        found = gc.get_referents(*objects)
+        looked.append(len(found))
+        return found
+
+    names = {name: getattr(gc, name) for name in ("is_tracked", "isenabled", "disable", "enable")}
+    body = PLAIN.replace("return Message", f"self.much = {much}\n        return Message")
+    with mock.patch.object(remains, "gc", SimpleNamespace(**names, get_referents=read)):
+        await run(flows.through(body, imports=IMPORTS), "a")
+        await quiet()
+    assert MADE[-1]() is not None
+    assert sum(looked) <= remains.MOST + remains.MOST_ENTRIES
 
 
 @pytest.mark.parametrize("much", ["[[each] for each in range(12_000)]", "[[[each]] * 900 for each in range(900)]"])
@@ -345,7 +382,7 @@ async def test_what_lives_on_with_much_has_all_that_it_had(run: Runner, much: st
 
 BIG = """
     async def work(self) -> Message:
-        test_heap.MADE.append(weakref.ref(self))
+        test_heap.note(self)
         self.rows = [{"of": self if back else None} for back in [BACK] * 30_000]
         return Message(text="done")
     """
@@ -374,7 +411,7 @@ async def test_the_attributes_of_a_part_that_somebody_has_are_left_in_it() -> No
     for take in (vars, lambda whole: vars(whole.part), lambda whole: iter(vars(whole.part))):
         has = take(make())
         (whole,) = (each for each in gc.get_objects() if type(each) is Part and hasattr(each, "part"))
-        MADE.append(weakref.ref(whole))
+        note(whole)
         holder = [whole]
         del whole
         assert engine_module("remains").take_apart(holder) is engine_module("remains").Remains.HELD
@@ -389,7 +426,7 @@ async def test_what_somebody_has_that_leads_nowhere_is_no_reason() -> None:
     whole = Part()
     whole.whole, whole.leaf = whole, [[1]]  # type: ignore[attr-defined]
     leaf = whole.leaf  # type: ignore[attr-defined]
-    MADE.append(weakref.ref(whole))
+    note(whole)
     holder = [whole]
     del whole
     assert engine_module("remains").take_apart(holder) is engine_module("remains").Remains.APART
@@ -406,14 +443,13 @@ async def test_what_a_thread_takes_during_the_walk_is_in_its_hands(taken: bool) 
         return whole
 
     holder = [make()]
-    whole = weakref.ref(holder[0])
     jobs: list[Any] = []
 
     def take_one(*objects: Any) -> list[Any]:
         """A thread that takes a job once the walk has been at the list, and has the list no more."""
         found = gc.get_referents(*objects)
         if taken and not jobs and any(type(each) is FunctionType for each in found):
-            jobs.append(whole().jobs.pop())  # type: ignore[union-attr]
+            jobs.append(next(each for each in objects if type(each) is list).pop())
         return found
 
     names = {name: getattr(gc, name) for name in ("is_tracked", "isenabled", "disable", "enable")}
@@ -455,28 +491,118 @@ async def test_a_thread_may_take_its_work_off_a_list_meanwhile(run: Runner) -> N
                 assert await LATER.get() == ("Custom-it", "Chat Input", "a")
 
 
+WEAK = """
+    async def work(self) -> Message:
+        class Last:
+            def __init__(self, component):
+                self.heard = weakref.WeakMethod(component.tell)
+
+            def __del__(self):
+                test_heap.KEPT.append(self.heard())
+
+        self.last = Last(self)
+        test_heap.note(self)
+        return Message(text="done")
+    """
+
+
+async def test_what_is_referred_to_weakly_is_whole_or_gone(run: Runner) -> None:
+    with mock.patch.object(run.engine._heap, "left_whole") as left_whole:
+        await run(flows.through(WEAK + TELL, imports=IMPORTS), "a")
+        await quiet()
+    assert left_whole.call_count == 1 and MADE[-1]() is not None
+    gc.collect()
+    assert KEPT[-1:] == [None], "as the collector has it: what a finalizer refers to weakly is gone"
+
+
+async def test_a_thread_that_follows_a_weak_reference_finds_all_or_nothing() -> None:
+    """Whenever it does: it goes on while graphs are taken apart."""
+    take_apart, found, over = engine_module("remains").take_apart, list[bool](), threading.Event()
+    current: list[Any] = [None]
+
+    def follow() -> None:
+        while not over.is_set():
+            if (whole := current[0] and current[0]()) is not None:
+                found.append(hasattr(whole, "text"))
+            del whole
+
+    thread = threading.Thread(target=follow)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(500):
+            whole = Part()
+            whole.whole, whole.text = whole, "a"  # type: ignore[attr-defined]
+            current[0] = weakref.ref(whole)
+            holder = [whole]
+            del whole
+            take_apart(holder)
+            holder.clear()
+            current[0] = None
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert found and all(found)
+
+
+async def test_what_has_a_finalizer_is_left_to_the_collector() -> None:
+    class Last(Part):
+        def __del__(self) -> None:
+            KEPT.append(self.text)  # type: ignore[attr-defined]  # set below
+
+    last = Last()
+    last.last, last.text = last, "a"  # type: ignore[attr-defined]
+    holder: list[Any] = [last]
+    del last
+    assert engine_module("remains").take_apart(holder) is engine_module("remains").Remains.HELD
+    holder.clear()
+    gc.collect()
+    assert KEPT == ["a"]
+
+
+async def test_a_route_may_have_its_graphs_left_to_the_collector(run: Runner) -> None:
+    flow = flows.through(PLAIN, imports=IMPORTS)
+    with mock.patch.object(run.engine._heap, "left_whole") as left_whole:
+        await run(flow, "a", without=frozenset({"ended_graphs"}))
+        await quiet()
+        assert left_whole.call_count == 1 and MADE[-1]() is not None
+        await run(flow, "a")
+        await quiet()
+    assert left_whole.call_count == 1 and MADE[-1]() is None
+
+
 ODD = """
     async def work(self) -> Message:
-        class Odd(StrInput):
-            def __getattribute__(self, name):
-                if name in ("value", "__dict__"):
-                    raise ValueError("odd")
-                return super().__getattribute__(name)
-
         class Last:
             def __del__(self):
                 test_heap.VARIABLE.set("of this run")
 
-        self.odd, self.last = [Odd(name="x")], Last()
-        test_heap.MADE.append(weakref.ref(self))
+        self.odd, self.last = [test_heap.odd()], Last()
+        test_heap.note(self)
         return Message(text="done")
     """
+
+
+def odd() -> Any:
+    """An input that minds being looked at."""
+    from lfx.io import StrInput  # the engine's: it is imported by then
+
+    class Odd(StrInput):
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("value", "__dict__"):
+                raise ValueError("odd")
+            return super().__getattribute__(name)
+
+    return Odd(name="x")
+
 
 VARIABLE: ContextVar[str] = ContextVar("variable")
 
 
 async def test_a_components_own_code_is_not_asked(run: Runner) -> None:
-    flow = flows.through(ODD, imports=f"{IMPORTS}\nfrom lfx.io import StrInput")
+    flow = flows.through(ODD, imports=IMPORTS)
     await run(flow, "a")
     await quiet()
     assert MADE[-1]() is None
@@ -506,11 +632,11 @@ async def test_one_closure_of_two_functions_counts_once() -> None:
     thing = Thing()
     first = share(thing)
     thing.one, thing.other = first, type(first)(first.__code__, {}, closure=first.__closure__)  # type: ignore[attr-defined]
-    MADE.append(weakref.ref(thing))
+    note(thing)
     remains = engine_module("remains")
     del first
     assert remains.take_apart([thing]) is remains.Remains.HELD
-    assert MADE[-1]().one() is thing  # type: ignore[misc]  # it is there
+    assert thing.one() is thing  # type: ignore[attr-defined]  # it is there
     holder = [thing]
     del thing
     assert remains.take_apart(holder) is remains.Remains.APART
