@@ -192,10 +192,12 @@ async def test_a_run_leaves_next_to_nothing_to_the_collector(
 ) -> None:
     for _ in range(2):  # what is made once
         await gone_after(run, flow, stream=stream)
-    gc.collect()
-    await gone_after(run, flow, stream=stream)
-    left = gc.collect()
-    assert left <= most
+    left = []
+    for _ in range(3):  # the provider's thread leaves some at times, too; what the run leaves, each of them does
+        gc.collect()
+        await gone_after(run, flow, stream=stream)
+        left.append(gc.collect())
+    assert min(left) <= most
 
 
 async def gone_after(run: Runner, flow: flows.Flow, **request: Any) -> None:
