@@ -166,6 +166,9 @@ class Accelerators(_Spec):
     agent_nodes: bool = True
     stream_timeouts: bool = True
     model_clients: bool = True
+    agent_states: bool = True
+    component_caches: bool = True
+    message_blocks: bool = True
     fork_audits: bool = True
     needed_bundles: bool = True
 

@@ -32,10 +32,12 @@ class Observer:
         self.failed: tuple[str, str] | None = None
         """The id and name of the component whose failure ended the run."""
         self._closed = False
+        self._events: dict[str, Any] = {}
 
     def close(self) -> None:
         """Tell nothing more: a token that a thread delivers late must not follow the run's end."""
         self._closed = True
+        self._events.clear()  # they refer to their manager, which has them
 
     def tell(self, kind: RunEventType, data: Mapping[str, Any]) -> None:
         """Emit, while the run goes on."""
@@ -76,6 +78,7 @@ class Observer:
         manager = EventManager(_Sink(self))
         for name, kind in (("on_token", "token"), ("on_message", "add_message")):
             manager.register_event(name, kind)
+        self._events = manager.events
         return manager
 
     def _fail(self, about: Mapping[str, Any], within: str | None) -> None:

@@ -6,12 +6,10 @@ import asyncio
 import gc
 import os
 import random
-import resource
 import socket
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import structlog
 
@@ -21,6 +19,7 @@ from runtime.broker.keys import RouteKeys
 from runtime.engine.base import FlowSource, LoadedFlow
 from runtime.registry.registry import Registry
 from runtime.settings import Settings
+from runtime.telemetry.resident import resident
 from runtime.worker.board import Board, Slot
 from runtime.worker.channel import Channel, Message
 from runtime.worker.identity import Identity, ReadyReport, Resources
@@ -241,15 +240,6 @@ class Recycler(PeriodicLoop):
             log.info("worker.recycled", reason=reason)
             self._with.drain.set()
             self._channel.tell({"recycling": reason})
-
-
-def resident() -> int:
-    """Bytes of memory that this process has resident."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 async def _beat(slot: Slot) -> None:

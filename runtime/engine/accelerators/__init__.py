@@ -15,9 +15,11 @@ import structlog
 from runtime.engine.accelerators.agent_events import AGENT_EVENTS
 from runtime.engine.accelerators.agent_functions import AGENT_FUNCTIONS
 from runtime.engine.accelerators.agent_nodes import AGENT_NODES
+from runtime.engine.accelerators.agent_states import AGENT_STATES
 from runtime.engine.accelerators.base import Accelerator, Patches
 from runtime.engine.accelerators.classes import CLASSES
 from runtime.engine.accelerators.client_lookups import CLIENT_LOOKUPS
+from runtime.engine.accelerators.component_caches import COMPONENT_CACHES
 from runtime.engine.accelerators.container_host import CONTAINER_HOST
 from runtime.engine.accelerators.credentials import CREDENTIALS
 from runtime.engine.accelerators.debug_texts import DEBUG_TEXTS
@@ -28,6 +30,7 @@ from runtime.engine.accelerators.graph_copies import GRAPH_COPIES
 from runtime.engine.accelerators.graph_walks import GRAPH_WALKS
 from runtime.engine.accelerators.http_clients import HTTP_CLIENTS
 from runtime.engine.accelerators.json_copies import JSON_COPIES
+from runtime.engine.accelerators.message_blocks import MESSAGE_BLOCKS
 from runtime.engine.accelerators.message_dumps import MESSAGE_DUMPS
 from runtime.engine.accelerators.model_clients import MODEL_CLIENTS
 from runtime.engine.accelerators.model_copies import MODEL_COPIES
@@ -68,6 +71,9 @@ ALL: tuple[Accelerator, ...] = (
     AGENT_NODES,
     STREAM_TIMEOUTS,
     MODEL_CLIENTS,
+    AGENT_STATES,
+    COMPONENT_CACHES,
+    MESSAGE_BLOCKS,
     FORK_AUDITS,
     NEEDED_BUNDLES,
 )

@@ -2,22 +2,25 @@
 
 Why: a node is given a method of its own to call, and keeps it: an object that has itself. An agent makes a dozen of
 them for each run, and the one with its tools keeps the whole graph of the flow until the garbage collector finds it
-(see ``remains``).
+(see ``remains``). What writes a node's result is a function that calls itself for the results in a list.
 Safe because: the function is kept without its object, and bound to it again whenever it is asked for; the methods are
 equal then, not one and the same. What is no method of the node's own is kept as it is. A copy of a node has the
-original's method as long as that lives; neither langgraph nor LangChain copies one.
+original's method as long as that lives; neither langgraph nor LangChain copies one. The function that writes calls
+itself by way of a weak reference, which lives as long as anybody can call it.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
-from types import MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from runtime.engine.accelerators.base import Accelerator, Patches, Target
 
 _MODULE = "langgraph._internal._runnable"
+_STATE = "langgraph.graph.state"
 
 
 class _Own:
@@ -68,12 +71,35 @@ def _install(patches: Patches) -> None:
         for name in ("func", "afunc"):
             setattr(module.RunnableCallable, name, _Kept(name, lambda: patches.off or bool(undone)))
 
+    def make_attach(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def attach_node(graph: Any, key: str, node: Any) -> None:
+            original(graph, key, node)
+            if not patches.off:
+                for writer in graph.nodes[key].writers:
+                    for write in writer.writes:
+                        _weaken(getattr(write, "mapper", None))
+
+        return attach_node
+
     patches.at_import(_MODULE, put)
+    patches.at_import(_STATE, lambda module: patches.replace(module.CompiledStateGraph, "attach_node", make_attach))
+
+
+def _weaken(function: Any) -> None:
+    """Have a function that calls itself refer to itself weakly."""
+    if type(function) is FunctionType:
+        for cell in function.__closure__ or ():
+            if cell.cell_contents is function:
+                cell.cell_contents = weakref.proxy(function)
 
 
 AGENT_NODES = Accelerator(
     name="agent_nodes",
-    targets=(Target(_MODULE, "RunnableCallable", frozenset({"bb89f59d4d4784ce"})),),
+    targets=(
+        Target(_MODULE, "RunnableCallable", frozenset({"bb89f59d4d4784ce"})),
+        Target(_STATE, "CompiledStateGraph.attach_node", frozenset({"f6d5a80aec854145"})),
+    ),
     install=_install,
     package="langgraph",
 )

@@ -9,7 +9,7 @@ import importlib
 import random
 import weakref
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, TypedDict, get_type_hints
 from unittest import mock
 
 import httpx
@@ -21,7 +21,18 @@ from runtime.engine.state import CURRENT
 from tests.integration.engine.conftest import Runner
 from tests.support import flows
 
-EVERY = frozenset({"graph_walks", "agent_nodes", "stream_timeouts", "model_clients", "display_text"})
+EVERY = frozenset(
+    {
+        "graph_walks",
+        "agent_nodes",
+        "agent_states",
+        "stream_timeouts",
+        "model_clients",
+        "display_text",
+        "component_caches",
+        "message_blocks",
+    }
+)
 
 
 @pytest.fixture(autouse=True)
@@ -268,3 +279,140 @@ def test_a_client_that_cannot_be_noted_is_no_error(run: Runner) -> None:
     finally:
         CURRENT.reset(token)
     assert state.clients == {}
+
+
+class _State(TypedDict):
+    a: int
+    b: int
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "commands", "nothing", "neither"])
+def test_what_writes_a_nodes_result_does_not_keep_itself(off: Any, kind: str) -> None:
+    graphs = importlib.import_module("langgraph.graph")
+    command = importlib.import_module("langgraph.types").Command
+    result = {
+        "dictionary": {"a": 1, "c": 2},
+        "commands": [command(update={"a": 1}), {"b": 2}, [command(update={"a": 3}), None], None],
+        "nothing": None,
+        "neither": 7,
+    }[kind]
+
+    def writer() -> Any:
+        builder = graphs.StateGraph(_State)
+        builder.add_node("node", lambda _state: result)
+        builder.add_edge(graphs.START, "node")
+        return builder.compile().nodes["node"].writers[0].writes[0].mapper
+
+    def written(mapper: Any) -> Any:
+        try:
+            return mapper(result)
+        except Exception as error:
+            return type(error), str(error)
+
+    mapper = writer()
+    assert mapper.__name__ == "_get_updates"
+    assert written(mapper) == written(off(writer))
+    gone = weakref.ref(mapper)
+    del mapper
+    assert gone() is None
+
+
+BLOCKS: dict[str, Any] = {
+    "none": [],
+    "text": "plain",
+    "number": 5,
+    "a text block": [{"type": "text", "text": "a"}],
+    "untagged": [{"text": "a"}],
+    "of old": [{"title": "Steps", "contents": [{"type": "text", "text": "a"}]}],
+    "in text": ['{"type": "text", "text": "a"}', '"{\\"text\\": \\"b\\"}"', "3"],
+    "one text": '{"text": "a"}',
+    "a list in text": '[{"text": "a"}, 4]',
+    "of no type": [{"type": "nothing"}],
+    "of nothing": [{"a": 1}],
+    "no JSON": ["{"],
+    "a tuple": ({"text": "a"},),
+    "a null": [None],
+}
+
+
+@pytest.mark.parametrize("blocks", BLOCKS.values(), ids=BLOCKS.keys())
+def test_blocks_of_a_message_are_read_alike(run: Runner, off: Any, blocks: Any) -> None:
+    message = importlib.import_module("lfx.schema.message").Message
+    models = message(text="", content_blocks=[{"text": "a"}]).content_blocks
+
+    class Under(message):  # type: ignore[misc, valid-type]  # without types
+        pass
+
+    def read(kind: Any, value: Any) -> Any:
+        try:
+            return repr(kind(text="x", content_blocks=value).content_blocks)
+        except Exception as error:
+            return type(error), str(error)
+
+    for kind in (message, Under):
+        assert read(kind, blocks) == off(read, kind, blocks)
+        assert read(kind, models) == off(read, kind, models)
+    gc.collect()
+    read(message, models)
+    assert gc.collect() == 0
+    off(read, message, models)
+    assert gc.collect() > 0
+
+
+def test_the_types_of_an_agents_state_are_made_once(off: Any) -> None:
+    factory = importlib.import_module("langchain.agents.factory")
+    middleware = importlib.import_module("langchain.agents.middleware.types")
+
+    class More(middleware.AgentState):  # type: ignore[misc, name-defined]  # without types
+        count: int
+
+    def hints(types: Any) -> Any:
+        return [(kind.__name__, get_type_hints(kind, include_extras=True)) for kind in types]
+
+    for schemas in ([middleware.AgentState], [More, middleware.AgentState], [middleware.AgentState, More]):
+        made = factory._resolve_schemas(schemas)
+        assert factory._resolve_schemas(list(schemas)) == made
+        own = off(factory._resolve_schemas, schemas)
+        assert own != made and hints(own) == hints(made)
+    with pytest.raises(TypeError):
+        factory._resolve_schemas([5])
+
+
+def test_a_components_cache_is_made_when_it_is_used(run: Runner, off: Any) -> None:
+    component = importlib.import_module("lfx.custom.custom_component.component").Component
+    cachetools = importlib.import_module("cachetools")
+    own = off(component).cache
+    assert type(own) is cachetools.TTLCache
+    cache = component().cache
+    assert isinstance(cache, cachetools.TTLCache) and (cache.maxsize, cache.ttl) == (own.maxsize, own.ttl)
+    gc.collect()
+    type(cache)(1024, 60)
+    assert gc.collect() == 0
+    type(own)(1024, 60)
+    assert gc.collect() == 1
+    uses: dict[str, Any] = {
+        "in": lambda cache: 1 in cache,
+        "set": lambda cache: [cache.__setitem__(key, key) for key in range(2000)] and len(cache),
+        "get": lambda cache: cache.get(1, "none"),
+        "expire": lambda cache: cache.expire(cache.timer() + 100),
+        "clear": lambda cache: cache.clear(),
+        "pop": lambda cache: cache.popitem(),
+        "iter": sorted,
+        "repr": repr,
+        "size": lambda cache: cache.currsize,
+        "copy": lambda cache: sorted(copy.copy(cache).items()),
+        "deep copy": lambda cache: sorted(copy.deepcopy(cache).items()),
+        "no attribute": lambda cache: cache.nothing,
+    }
+    for name, use in uses.items():
+        for fill in (0, 3):
+            told = []
+            for cache in (off(component).cache, component().cache):
+                cache.update((key, str(key)) for key in range(fill))
+                try:
+                    told.append(use(cache))
+                except Exception as error:
+                    told.append((type(error), str(error)))
+                cache["after"] = 1
+                assert cache["after"] == 1
+            assert told[0] == told[1], name

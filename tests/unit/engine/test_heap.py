@@ -11,15 +11,23 @@ import pytest
 
 from runtime.engine import heap as heap_module
 from runtime.engine.heap import (
+    AT_REST,
     EACH,
     FAR_OFF,
     FIRST,
     IDLE,
+    LARGER,
+    LARGER_EACH,
     LITTLE,
+    LOOKS,
     MIDDLE,
     MOST,
     MUCH,
     QUIET,
+    RISE,
+    RISE_SHARE,
+    SHORT,
+    TAKES,
     WHOLE,
     Heap,
 )
@@ -44,19 +52,19 @@ class Timer:
 
 
 class Times:
-    """A clock, runs that leave ``leaves`` objects, and a collection that takes 1 µs for each and for what lives."""
+    """A clock, runs that have ``lives`` objects and leave ``leaves``, and a collection that takes TAKES for each."""
 
-    def __init__(self, *, leaves: int, under_way: int = 0, lives: int = 1000) -> None:
+    def __init__(self, *, leaves: int, under_way: int = 0, lives: int = 700) -> None:
         self.now = 0.0
         self.leaves, self.lives = leaves, lives
-        self.garbage = self.extra = 0
-        self.since = 0
+        self.garbage = self.extra = self.lived = 0
+        self.size = self.since = 0
         self.had: list[tuple[int, int, int]] = []
         """Collections: runs since the last, runs under way, objects found."""
-        self.took = 0.0
+        self.took = self.longest = 0.0
         self.timers: list[Timer] = []
-        self.heap = Heap(self.collect, lambda: self.now, lambda: self.garbage + self.extra, self.later)
         self.under_way = 0
+        self.heap = Heap(self.collect, lambda: self.now, self.grown, self.later, lambda: self.size)
         self.begin(under_way)
 
     def begin(self, count: int) -> None:
@@ -91,21 +99,31 @@ class Times:
             if not timer.cancelled:
                 timer.function()
 
+    def grown(self) -> int:
+        return max(0, self.garbage + self.extra + self.lives * self.under_way - self.lived)
+
     def collect(self) -> int:
         found, self.garbage, self.extra = self.garbage, 0, 0
+        self.lived = self.lives * self.under_way
         self.had.append((self.since, self.under_way, found))
-        took = (found + self.lives * (self.under_way + 1)) * 1e-6
+        took = (found + self.lived) * TAKES
+        self.longest = max(self.longest, took)
         self.now += took
         self.took += took
         self.since = 0
         return found
 
 
-def test_under_a_load_that_does_not_end_garbage_is_bounded() -> None:
-    times = Times(leaves=100, under_way=40)
+@pytest.mark.parametrize("lives", [100, 700, 3000])
+def test_under_a_load_that_does_not_end_garbage_is_bounded(lives: int) -> None:
+    times = Times(leaves=100, under_way=40, lives=lives)
     times.run(3000)
-    assert len(times.had) >= 3000 * 100 // MUCH
-    assert max(found for _, _, found in times.had) <= MUCH
+    found = [found for _, _, found in times.had]
+    known = next(place for place, each in enumerate(found) if each > 10_000) + 1
+    # A round that tells nothing, one to compare with, one to its end.
+    assert max(found[:known]) <= RISE + RISE_SHARE * (lives * 41 + 10_000) + 3 * 41 * 100
+    assert max(found[known:]) <= MUCH
+    assert len(found[known:]) >= 2000 * 100 // MUCH
 
 
 def test_runs_that_leave_nothing_are_collected_seldom() -> None:
@@ -113,6 +131,57 @@ def test_runs_that_leave_nothing_are_collected_seldom() -> None:
     times.run(10 * MOST)
     assert 10 <= len(times.had) <= 21
     assert max(runs for runs, _, _ in times.had) <= MOST
+
+
+def test_runs_that_leave_nothing_are_not_stopped_for_long() -> None:
+    times = Times(leaves=0, under_way=40, lives=3000)
+    times.run(10 * MOST)
+    assert not times.had
+    times.end(40)
+    assert times.had and times.longest <= SHORT
+
+
+def test_a_load_that_takes_time_to_spread_is_no_garbage() -> None:
+    times = Times(leaves=0, under_way=40, lives=3000)
+    times.run(100)
+    for _ in range(40):
+        times.extra += 1000
+        times.run(50)
+    assert not times.had
+
+
+def test_what_the_first_runs_leave_is_not_what_each_leaves() -> None:
+    times = Times(leaves=0, lives=3000)
+    times.extra = 5_000
+    times.run(FIRST // QUIET + 1)
+    assert len(times.had) == 1
+    times.begin(40)
+    times.run(2 * MOST)
+    assert len(times.had) == 1
+
+
+@pytest.mark.parametrize("under_way", [1, 40])
+def test_a_process_that_grows_is_collected_however_few_objects_it_is(under_way: int) -> None:
+    times = Times(leaves=1, under_way=under_way, lives=3000)
+    for _ in range(300):
+        times.size += 1 << 20
+        times.run(1)
+    assert times.had
+    assert max(runs for runs, _, _ in times.had) <= (LARGER + LARGER_EACH * under_way) // (1 << 20) + LOOKS
+    had = len(times.had)
+    times.run(300)
+    assert len(times.had) <= had + 1, "what it has kept since is no reason"
+
+
+def test_a_process_that_has_grown_is_collected_at_rest() -> None:
+    times = Times(leaves=1)
+    times.size += AT_REST
+    times.run(1)
+    assert not times.timers
+    times.size += 1
+    times.run(1)
+    times.rest()
+    assert len(times.had) == 1
 
 
 def test_a_moment_with_little_under_way_is_waited_for() -> None:
@@ -125,7 +194,7 @@ def test_a_moment_with_little_under_way_is_waited_for() -> None:
 
 
 def test_a_moment_that_does_not_come_is_not_waited_for_longer_than_garbage_may_grow() -> None:
-    times = Times(leaves=100, under_way=4)
+    times = Times(leaves=100, under_way=4, lives=300)
     times.run(FIRST // 2)
     times.begin(36)
     times.run(FIRST)
@@ -148,7 +217,7 @@ def test_runs_that_leave_all_they_had_are_collected_soon() -> None:
 
 
 def test_growth_is_bounded_whatever_it_comes_from() -> None:
-    times = Times(leaves=0, under_way=10)
+    times = Times(leaves=0, under_way=10, lives=0)
     times.run(5)
     assert not times.had
     times.extra = EACH * 11 + MUCH
