@@ -4,9 +4,9 @@ Why: a node is given a method of its own to call, and keeps it: an object that h
 them for each run, and the one with its tools keeps the whole graph of the flow until the garbage collector finds it
 (see ``remains``). What writes a node's result is a function that calls itself for the results in a list.
 Safe because: the function is kept without its object, and bound to it again whenever it is asked for; the methods are
-equal then, not one and the same. What is no method of the node's own is kept as it is. A copy of a node has the
-original's method as long as that lives; neither langgraph nor LangChain copies one. The function that writes calls
-itself by way of a weak reference, which lives as long as anybody can call it.
+equal then, not one and the same. What is no method of the node's own is kept as it is. A shallow copy of a node has
+the original's method as long as that lives, and then its own; neither langgraph nor LangChain copies one. The function
+that writes calls itself by way of a weak reference, which lives as long as the function can be called.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ class _Own:
         """The method, of the object that is ``asked``, or that this was copied from."""
         owner = self.owner()
         return MethodType(self.function, asked if owner is None else owner)
+
+    def __reduce__(self) -> Any:
+        owner = self.owner()
+        if owner is None:
+            raise TypeError(f"cannot copy {self.function.__qualname__}: the object whose method it is has gone")
+        return MethodType(self.function, owner).__reduce__()
 
 
 class _Kept:

@@ -2,7 +2,8 @@
 
 Why: the engine gives each component two caches with a time to live, and uses neither in a run. The entries of such a
 cache are a ring, which is there when there are none: an object that only the garbage collector frees.
-Safe because: the cache is cachetools' own, of a class under it; its ring is made when it is first asked for.
+Safe because: the cache is cachetools' own, of a class under it; its ring is made when it is first asked for. Pickled or
+deeply copied it is one of cachetools' class itself.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ def _install(patches: Patches) -> None:
             ring = link()
             ring.prev = ring.next = ring
             return self.__dict__.setdefault(_RING, ring)  # another thread's, if that was first
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            getattr(self, _RING)
+            return object.__new__, (cache,), self.__dict__
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def ttl_cache(*arguments: Any, **options: Any) -> Any:

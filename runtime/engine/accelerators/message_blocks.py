@@ -3,12 +3,12 @@
 Why: an agent tells its steps as messages, eight a run, and for each the engine makes an inner function that calls
 itself: only the garbage collector frees it.
 Safe because: the same steps in the same order, by the engine's own types. pydantic has the validator for good, in the
-class and in those under it, so not the validator is replaced but its code; it tells no more by its signature than it
-did.
+class and in those under it, so not the validator is replaced but its code; its signature stays.
 """
 
 from __future__ import annotations
 
+import inspect
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -49,6 +49,7 @@ def _install(patches: Patches) -> None:
     validator = module.Message.__dict__[_NAME].__func__
     code, more = validator.__code__, validator.__kwdefaults__
     original = FunctionType(code, validator.__globals__, _NAME, validator.__defaults__, validator.__closure__)
+    original.__kwdefaults__ = more
     blocks = _Blocks(module)
 
     def read(cls: Any, value: Any) -> Any:
@@ -58,8 +59,10 @@ def _install(patches: Patches) -> None:
         return read(cls, value)
 
     def undo() -> None:
+        del validator.__signature__
         validator.__code__, validator.__kwdefaults__ = code, more
 
+    validator.__signature__ = inspect.signature(validator)
     validator.__kwdefaults__ = {"read": read}
     validator.__code__ = validate.__code__
     patches.at_undo(undo)

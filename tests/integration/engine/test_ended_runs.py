@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import gc
 import importlib
+import inspect
+import pickle
 import random
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -143,6 +146,23 @@ def test_a_copy_of_a_node_calls_what_the_original_would() -> None:
         other = copy.copy(node)
         other.number = 2
         assert other.invoke(5) == (1, 5)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+def test_a_deep_copy_of_a_node_calls_its_own(off: Any, how: Any) -> None:
+    write = importlib.import_module("langgraph.pregel._write")
+    for node in (make := functools.partial(write.ChannelWrite, []))(), off(make):
+        other = how(node)
+        assert other.func.__self__ is other and other.afunc.__self__ is other
+        assert node.func.__self__ is node
+
+
+def test_a_copy_whose_original_has_gone_says_so() -> None:
+    write = importlib.import_module("langgraph.pregel._write")
+    other = copy.copy(write.ChannelWrite([]))
+    assert other.func.__self__ is other
+    with pytest.raises(TypeError, match="has gone"):
+        copy.deepcopy(other)
 
 
 async def test_a_part_that_does_not_come_is_the_same_error(run: Runner) -> None:
@@ -359,6 +379,12 @@ def test_blocks_of_a_message_are_read_alike(run: Runner, off: Any, blocks: Any) 
     assert gc.collect() > 0
 
 
+def test_a_messages_validator_looks_as_it_did(run: Runner) -> None:
+    message = importlib.import_module("lfx.schema.message").Message
+    assert list(inspect.signature(message.validate_content_blocks).parameters) == ["value"]
+    assert list(inspect.signature(message.__dict__["validate_content_blocks"].__func__).parameters) == ["cls", "value"]
+
+
 def test_the_types_of_an_agents_state_are_made_once(off: Any) -> None:
     factory = importlib.import_module("langchain.agents.factory")
     middleware = importlib.import_module("langchain.agents.middleware.types")
@@ -369,13 +395,24 @@ def test_the_types_of_an_agents_state_are_made_once(off: Any) -> None:
     def hints(types: Any) -> Any:
         return [(kind.__name__, get_type_hints(kind, include_extras=True)) for kind in types]
 
-    for schemas in ([middleware.AgentState], [More, middleware.AgentState], [middleware.AgentState, More]):
+    for schemas in ([middleware.AgentState], [_State, middleware.AgentState], [middleware.AgentState, _State]):
         made = factory._resolve_schemas(schemas)
         assert factory._resolve_schemas(list(schemas)) == made
         own = off(factory._resolve_schemas, schemas)
         assert own != made and hints(own) == hints(made)
-    with pytest.raises(TypeError):
-        factory._resolve_schemas([5])
+    for kind, schemas in {"made in a run": [More], "a number": [5], "a list": [[]], "an alias": [list[int]]}.items():
+        told = [outcome(factory._resolve_schemas, schemas), off(outcome, factory._resolve_schemas, schemas)]
+        assert told[0][0] == told[1][0] and (told[0][0] == "types" or told[0] == told[1]), kind
+    gone = weakref.ref(factory._resolve_schemas([More])[0])
+    gc.collect()
+    assert gone() is None
+
+
+def outcome(function: Any, *arguments: Any) -> Any:
+    try:
+        return "types", function(*arguments)
+    except Exception as error:
+        return type(error), str(error)
 
 
 def test_a_components_cache_is_made_when_it_is_used(run: Runner, off: Any) -> None:
@@ -390,6 +427,8 @@ def test_a_components_cache_is_made_when_it_is_used(run: Runner, off: Any) -> No
     assert gc.collect() == 0
     type(own)(1024, 60)
     assert gc.collect() == 1
+    copied = pickle.loads(pickle.dumps(component()))
+    assert type(copied.cache) is cachetools.TTLCache
     uses: dict[str, Any] = {
         "in": lambda cache: 1 in cache,
         "set": lambda cache: [cache.__setitem__(key, key) for key in range(2000)] and len(cache),
@@ -402,6 +441,7 @@ def test_a_components_cache_is_made_when_it_is_used(run: Runner, off: Any) -> No
         "size": lambda cache: cache.currsize,
         "copy": lambda cache: sorted(copy.copy(cache).items()),
         "deep copy": lambda cache: sorted(copy.deepcopy(cache).items()),
+        "pickle": lambda cache: [type(each := pickle.loads(pickle.dumps(cache))), sorted(each.items())],
         "no attribute": lambda cache: cache.nothing,
     }
     for name, use in uses.items():
