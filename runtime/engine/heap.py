@@ -12,17 +12,16 @@ The collector's own schedule is kept so far off that it comes only where runs ma
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable
 from contextvars import Context
 from typing import Protocol
 
+from runtime.engine.collector import COLLECTOR, Collector
 from runtime.engine.steady import SteadyLoad
-from runtime.telemetry.resident import resident
 
 MUCH = 20_000
-"""Objects of garbage, some 2 MB, after which there is a collection: they add 10 to 20 ms to what it takes."""
+"""Objects of garbage, or blocks of memory that they have, some 2 MB, after which there is a collection: 10 ms more."""
 
 FIRST = 100
 """Runs until the first collection, which tells how much a run leaves."""
@@ -69,27 +68,15 @@ IDLE = 1.0
 LITTLE = 2_000
 """Objects, for which alone there is none then."""
 
-EACH = 5_000
+EACH = 4_000
 """Objects that a run may have, and its share of what is kept from run to run."""
 
-MIDDLE, FAR_OFF = 20, 200
-"""Young collections, and those of the middle generation, before the collector would look at the next by itself."""
-
-
-def _grown() -> int:
-    """By how many objects there are more than after the last whole collection, at most.
-
-    What a young collection moves on is counted no more: it is as much as it took to have one.
-    """
-    young, had, middle = gc.get_count()
-    return young + (had + middle * (MIDDLE + 2)) * (gc.get_threshold()[0] + 1)
+DOUBTS = 64
+"""As many times as much there has to seem to be at most, after there was not."""
 
 
 _keepers: set[Heap] = set()
 """Those of the process that keep the collector's schedule, one for each engine."""
-
-_schedules: list[tuple[int, int, int]] = []
-"""The collector's own, while one of them does."""
 
 
 class _Timer(Protocol):
@@ -102,47 +89,44 @@ def _later(seconds: float, function: Callable[[], None]) -> _Timer:
 
 
 class Heap:
-    """Collects after runs. Belongs to the event loop's thread.
-
-    ``collect`` tells how many objects it has found, ``grown`` how many more there are since, ``later`` calls a function
-    after so many seconds, ``size`` tells the process's, in bytes.
-    """
+    """Collects after runs. Belongs to the event loop's thread. ``later`` calls a function after so many seconds."""
 
     def __init__(
         self,
-        collect: Callable[[], int] = gc.collect,
+        collector: Collector = COLLECTOR,
         clock: Callable[[], float] = time.perf_counter,
-        grown: Callable[[], int] = _grown,
         later: Callable[[float, Callable[[], None]], _Timer] = _later,
-        size: Callable[[], int] = resident,
     ) -> None:
-        self._collect = collect
+        self._collector = collector
         self._clock = clock
-        self._grown = grown
         self._later = later
-        self._size = size
-        self._size_before = size()
         self._timer: _Timer | None = None
         self._over = False
         self._running = 0
-        self._ended = 0
-        self._whole = 0
-        self._least = self._most = 0
-        self._every = FIRST
-        self._took = 0.0
         self._leaves = 0.0
-        self._load = SteadyLoad()
-        self._rest_until = 0.0
+        """Objects that a run is known to leave."""
+        self._left = 0.0
+        """Those that each had left at the last collection."""
+        self._doubt = 1
+        self._every = FIRST
+        self._begin_period()
+
+    def _begin_period(self, *, took: float = 0.0, running: int = 0, rest_until: float = 0.0) -> None:
+        self._took, self._took_with = took, running
+        self._rest_until = rest_until
+        self._size_before = self._collector.size()
+        self._ended = self._whole = self._least = self._most = 0
+        self._larger = False
+        self._steady = SteadyLoad()
 
     def keep(self) -> None:
         """Give the collector a schedule for runs: a young collection where they have more than they should."""
-        if not _keepers:
-            _schedules.append(gc.get_threshold())
+        self._collector.keep()
         _keepers.add(self)
         self._over = False
-        self._size_before = self._size()
         self._timer = None  # one of a loop that is gone would never come
-        self._set_young()
+        self._begin_period()
+        self._schedule()
 
     def let_go(self) -> None:
         """Give the collector its own schedule back, unless another engine of the process keeps it. Nothing follows."""
@@ -150,9 +134,9 @@ class Heap:
         if self in _keepers:
             _keepers.remove(self)
             if _keepers:
-                self._set_young()
+                self._schedule()
             else:
-                gc.set_threshold(*_schedules.pop())
+                self._collector.let_go()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -160,20 +144,22 @@ class Heap:
     def run_began(self) -> None:
         """A run is under way."""
         self._running += 1
-        self._set_young()
+        self._schedule()
 
     def run_ended(self) -> None:
         """Collect, if it is time. Called on the loop, after a run."""
         self._running -= 1
-        self._set_young()
+        self._schedule()
         self._ended += 1
-        running, grown = self._under_way(), self._grown()
+        running, grown = self._under_way(), self._collector.grown()
         self._most = max(self._most, running)
-        self._load.run_ended(running, grown)
-        leave_much = self._leave_much()
-        due = leave_much or self._is_much(running, grown) or self._is_short(running, grown)
+        self._steady.run_ended(running, grown)
+        if self._ended % LOOKS == 0 and self._is_larger(LARGER + LARGER_EACH * self._most):
+            self._larger = True
+        garbage = self._garbage(running, grown)
+        due = garbage > 0 or self._larger or self._whole >= WHOLE or self._is_short(running, grown)
         if due and self._clock() >= self._rest_until:
-            self._have(leave_much=leave_much)
+            self._have(garbage, give_back=self._larger)
         self._have_when_idle()
 
     def left_whole(self) -> None:
@@ -188,33 +174,32 @@ class Heap:
     def _at_rest(self) -> None:
         self._timer = None
         if self._is_idle():
-            self._have(leave_much=False)
+            self._have(0, give_back=self._is_larger(AT_REST))
 
     def _is_idle(self) -> bool:
         """Whether nothing is under way, and something is left."""
-        return self._under_way() == 0 and (self._whole > 0 or self._grown() > LITTLE or self._is_larger(AT_REST))
+        left = self._whole > 0 or self._collector.grown() > LITTLE
+        return self._under_way() == 0 and (left or self._is_larger(AT_REST))
 
     def _under_way(self) -> int:
         """Runs of all engines of the process: a collection stops each."""
         return self._running + sum(each._running for each in _keepers if each is not self)
 
-    def _set_young(self) -> None:
-        if _keepers:
-            running = sum(each._running for each in _keepers)
-            gc.set_threshold(EACH * (running + 1) + 2 * MUCH, MIDDLE, FAR_OFF)
+    def _schedule(self) -> None:
+        running = sum(each._running for each in _keepers)
+        self._collector.come_after(EACH * (running + 1) + 2 * MUCH)
 
-    def _leave_much(self) -> bool:
-        """Whether it is the runs themselves that have left much."""
-        lives = self._load.first + self._took / TAKES
-        return self._ended * self._leaves >= MUCH or self._load.risen > RISE + RISE_SHARE * lives
+    def _garbage(self, running: int, grown: int) -> int:
+        """Objects of garbage that there seem to be, if they are much; else 0."""
+        if (known := int(self._ended * self._leaves)) >= MUCH:
+            return known
+        if self._steady.risen > self._doubt * (RISE + RISE_SHARE * (self._steady.first + self._lived(running))):
+            return self._steady.risen
+        return grown if grown > EACH * (running + 1) + MUCH else 0
 
-    def _is_much(self, running: int, grown: int) -> bool:
-        """Whether there is much, whatever it comes from."""
-        return (
-            grown > EACH * (running + 1) + MUCH
-            or self._whole >= WHOLE
-            or (self._ended % LOOKS == 0 and self._is_larger(LARGER + LARGER_EACH * self._most))
-        )
+    def _lived(self, running: int) -> float:
+        """Objects that the last collection has left, and that have not ended since."""
+        return self._took / TAKES * min(1.0, (running + 1) / (self._took_with + 1))
 
     def _is_short(self, running: int, grown: int) -> bool:
         """Whether one may be had that nothing asks for.
@@ -227,22 +212,33 @@ class Heap:
         if part <= 1 / 2:
             self._least = running if self._ended == 1 else min(self._least, running)
             return False
-        short = self._took + grown * TAKES <= SHORT
-        return short and self._ended >= SHARE * running and (running <= self._least or part >= 1)
+        if self._ended < SHARE * running or (running > self._least and part < 1):
+            return False
+        return (self._lived(running) + grown) * TAKES <= SHORT
 
     def _is_larger(self, by: int) -> bool:
-        return self._size() > self._size_before + by
+        return self._collector.size() > self._size_before + by
 
-    def _have(self, *, leave_much: bool) -> None:
+    def _have(self, garbage: int, *, give_back: bool) -> None:
+        """Collect. ``garbage`` is what there seems to be."""
         began = self._clock()
-        found = self._collect()
-        ended = self._clock()
-        self._took = ended - began
-        self._rest_until = ended + min(REST * self._took, LONGEST)
-        self._every = max(1, min(MOST, self._ended * MUCH // max(found, 1)))
-        leaves = found / max(self._ended, 1)
-        # What is found in passing may be what a flow's load has left, or its first runs.
-        self._leaves = leaves if leave_much else min(leaves, self._leaves)
-        self._ended = self._whole = self._most = 0
-        self._load = SteadyLoad()
-        self._size_before = self._size()
+        freed = self._collector.collect()
+        took = self._clock() - began
+        if give_back:
+            self._collector.give_back()
+        self._learn(garbage, freed)
+        rest_until = self._clock() + min(REST * took, LONGEST)
+        for each in {self, *_keepers}:
+            each._begin_period(took=took, running=self._under_way(), rest_until=rest_until)
+
+    def _learn(self, garbage: int, freed: int) -> None:
+        self._every = max(1, min(MOST, self._ended * MUCH // max(freed, 1)))
+        leaves = freed / max(self._ended, 1)
+        if garbage and freed >= min(garbage / 2, MUCH):
+            self._leaves, self._doubt = leaves, 1
+        else:
+            # What is found in passing may be what the first runs have left; and once little is found between waves.
+            self._leaves = min(max(leaves, self._left), self._leaves)
+            if garbage:
+                self._doubt = min(2 * self._doubt, DOUBTS)
+        self._left = leaves

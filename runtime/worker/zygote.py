@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from runtime.telemetry.resident import give_back
+
 PR_SET_PDEATHSIG = 1
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -69,7 +71,7 @@ def run(
     # What is alive now is alive for ever: out of the collector's sight, so that it neither scans it (half a second a
     # time) nor dirties the pages that the children share.
     gc.collect()
-    _give_back_freed()
+    give_back()  # the imports' own work has left 28 MB in the allocator, shared by all children
     gc.freeze()
     gc.enable()
     while True:
@@ -96,13 +98,6 @@ def die_with_parent(number: int) -> None:
     """Be sent a signal when the process that forked this one has ended. Only Linux knows how; elsewhere nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
-
-
-def _give_back_freed() -> None:
-    """Give back to the machine what the imports' own work has left in the allocator: 28 MB, shared by all children."""
-    if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # only glibc keeps so much, and can
-            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _fork(

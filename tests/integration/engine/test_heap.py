@@ -148,7 +148,7 @@ def no_collector(run: Runner) -> Iterator[None]:
     gc.collect()
     gc.disable()
     with (
-        mock.patch.object(run.engine._heap, "_collect", lambda: 0),
+        mock.patch.object(run.engine._heap._collector, "collect", lambda: 0),
         mock.patch.object(engine_module("remains"), "AGAIN", 0),
     ):
         yield
@@ -298,7 +298,8 @@ def _frames(error: BaseException | None) -> Iterator[Any]:
 async def test_what_cannot_be_freed_at_once_is_collected_all_the_same(run: Runner) -> None:
     flow, had = flows.through(FAILS, imports=IMPORTS), []
     heap = run.engine._heap
-    with mock.patch.multiple(heap, _whole=0, _rest_until=0.0, _collect=lambda: had.append(gc.collect()) or had[-1]):
+    collect = mock.patch.object(heap._collector, "collect", lambda: had.append(gc.collect()) or had[-1])
+    with collect, mock.patch.multiple(heap, _whole=0, _rest_until=0.0):
         for _ in range(WHOLE + 1):
             with pytest.raises(Fault):
                 await run(flow, "a")

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 
 from runtime.engine import heap as heap_module
+from runtime.engine.collector import FAR_OFF, MIDDLE, Collector
 from runtime.engine.heap import (
     AT_REST,
     EACH,
-    FAR_OFF,
     FIRST,
     IDLE,
     LARGER,
     LARGER_EACH,
     LITTLE,
     LOOKS,
-    MIDDLE,
     MOST,
     MUCH,
     QUIET,
+    REST,
     RISE,
     RISE_SHARE,
     SHORT,
@@ -37,7 +35,6 @@ from runtime.engine.heap import (
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the engine that other tests of this process may have."""
     monkeypatch.setattr(heap_module, "_keepers", set())
-    monkeypatch.setattr(heap_module, "_schedules", [])
 
 
 class Timer:
@@ -51,20 +48,21 @@ class Timer:
         self.cancelled = True
 
 
-class Times:
+class Times(Collector):
     """A clock, runs that have ``lives`` objects and leave ``leaves``, and a collection that takes TAKES for each."""
 
     def __init__(self, *, leaves: int, under_way: int = 0, lives: int = 700) -> None:
+        super().__init__()
         self.now = 0.0
         self.leaves, self.lives = leaves, lives
         self.garbage = self.extra = self.lived = 0
-        self.size = self.since = 0
+        self.bytes = self.since = self.given_back = 0
         self.had: list[tuple[int, int, int]] = []
         """Collections: runs since the last, runs under way, objects found."""
         self.took = self.longest = 0.0
         self.timers: list[Timer] = []
         self.under_way = 0
-        self.heap = Heap(self.collect, lambda: self.now, self.grown, self.later, lambda: self.size)
+        self.heap = Heap(self, lambda: self.now, self.later)
         self.begin(under_way)
 
     def begin(self, count: int) -> None:
@@ -101,6 +99,12 @@ class Times:
 
     def grown(self) -> int:
         return max(0, self.garbage + self.extra + self.lives * self.under_way - self.lived)
+
+    def size(self) -> int:
+        return self.bytes
+
+    def give_back(self) -> None:
+        self.given_back += 1
 
     def collect(self) -> int:
         found, self.garbage, self.extra = self.garbage, 0, 0
@@ -164,7 +168,7 @@ def test_what_the_first_runs_leave_is_not_what_each_leaves() -> None:
 def test_a_process_that_grows_is_collected_however_few_objects_it_is(under_way: int) -> None:
     times = Times(leaves=1, under_way=under_way, lives=3000)
     for _ in range(300):
-        times.size += 1 << 20
+        times.bytes += 1 << 20
         times.run(1)
     assert times.had
     assert max(runs for runs, _, _ in times.had) <= (LARGER + LARGER_EACH * under_way) // (1 << 20) + LOOKS
@@ -173,12 +177,97 @@ def test_a_process_that_grows_is_collected_however_few_objects_it_is(under_way: 
     assert len(times.had) <= had + 1, "what it has kept since is no reason"
 
 
+def test_what_is_freed_is_given_back_where_the_process_has_grown() -> None:
+    times = Times(leaves=1, under_way=1)
+    times.run(FIRST)
+    assert times.had and not times.given_back
+    times.bytes += LARGER + LARGER_EACH + 1
+    times.run(LOOKS)
+    assert times.given_back == 1
+    times.run(LOOKS)
+    assert times.given_back == 1
+
+
+def test_growth_that_is_seen_while_it_rests_is_not_forgotten() -> None:
+    times = Times(leaves=0, under_way=40, lives=3000)
+    times.heap._rest_until = 1.0
+    times.bytes += 2 * LARGER + 40 * LARGER_EACH
+    times.run(LOOKS)
+    times.bytes = 0
+    assert not times.had
+    times.now = 1.0
+    times.run(1)
+    assert len(times.had) == 1
+
+
+@pytest.mark.parametrize("leaves", [1000, 3000, 5000])
+def test_runs_that_leave_very_much_are_known_at_once(leaves: int) -> None:
+    times = Times(leaves=leaves, under_way=40)
+    times.run(1000)
+    found = [found for _, _, found in times.had]
+    assert found[0] <= EACH * 41 + MUCH + leaves
+    # It rests after each.
+    assert max(found[1:]) <= MUCH + leaves + leaves * REST * times.longest / 0.01
+
+
+def test_what_seemed_to_be_garbage_and_was_not_has_to_be_twice_as_much() -> None:
+    times = Times(leaves=0, under_way=10, lives=100)
+    times.run(30)
+    times.had.clear()
+    for _ in range(30):
+        times.extra, times.lived = 0, times.lived - 7_000  # what lives on
+        times.run(33)
+    assert 1 <= len(times.had) <= 6
+
+
+def test_runs_that_leave_nothing_any_more_are_known_to() -> None:
+    times = Times(leaves=1000, under_way=40, lives=3000)
+    times.run(500)
+    times.leaves = 0
+    times.run(100)
+    times.had.clear()
+    times.run(5000)
+    assert len(times.had) <= 1
+
+
+def test_what_a_load_has_grown_by_counts_when_it_falls() -> None:
+    times = Times(leaves=0, under_way=40)
+    times.bytes += LARGER + 30 * LARGER_EACH
+    times.end(36)
+    times.run(3 * LOOKS)
+    assert not times.given_back
+
+
+def test_what_lived_under_a_load_that_is_over_is_no_reason_to_wait() -> None:
+    times = Times(leaves=0, under_way=40, lives=3000)
+    times.bytes += 2 * LARGER + 40 * LARGER_EACH
+    times.run(LOOKS)
+    assert times.longest > SHORT
+    times.end(39)
+    times.had.clear()
+    times.run(MOST)
+    assert times.had and times.had[0][1] == 1
+
+
+def test_one_collection_is_that_of_all_engines() -> None:
+    times = Times(leaves=0)
+    other = Heap(times, lambda: times.now)
+    times.heap.keep()
+    other.keep()
+    times.bytes += 3 * LARGER
+    times.run(LOOKS)
+    for _ in range(LOOKS):
+        other.run_began()
+        other.run_ended()
+    assert len(times.had) == 1
+
+
 def test_a_process_that_has_grown_is_collected_at_rest() -> None:
     times = Times(leaves=1)
-    times.size += AT_REST
+    times.bytes += AT_REST
     times.run(1)
     assert not times.timers
-    times.size += 1
+    times.bytes += 1
     times.run(1)
     times.rest()
     assert len(times.had) == 1
@@ -269,24 +358,6 @@ def test_nothing_is_collected_once_the_heap_is_let_go() -> None:
     assert not times.had
 
 
-GROWTH = """
-import gc
-from runtime.engine.heap import FAR_OFF, MIDDLE, _grown
-
-gc.set_threshold(50, MIDDLE, FAR_OFF)
-for count in (0, 1, 297, 304, 700, 5_000, 40_000):
-    gc.collect()
-    kept = [[each] for each in range(count)]
-    assert _grown() >= len(kept), (count, _grown())
-    del kept
-"""
-
-
-def test_growth_is_never_told_too_low() -> None:
-    """What young collections have moved on counts too. In a process where no other thread frees anything."""
-    subprocess.run([sys.executable, "-c", GROWTH], check=True)
-
-
 def test_what_ends_after_the_engine_has_no_timer() -> None:
     times = Times(leaves=0)
     times.heap.let_go()
@@ -302,7 +373,8 @@ def test_what_ends_after_the_engine_has_no_timer() -> None:
 
 
 def test_an_idle_engine_stops_no_run_of_another() -> None:
-    times, other = Times(leaves=0), Heap()
+    times = Times(leaves=0)
+    other = Heap(times)
     times.heap.keep()
     other.keep()
     other.run_began()
@@ -318,7 +390,8 @@ def test_an_idle_engine_stops_no_run_of_another() -> None:
 @pytest.mark.parametrize("first", [0, 1])
 def test_two_engines_keep_one_schedule(first: int) -> None:
     before = gc.get_threshold()
-    heaps = [Heap(), Heap()]
+    collector = Collector()
+    heaps = [Heap(collector), Heap(collector)]
     for heap in heaps:
         heap.keep()
         heap.run_began()
@@ -331,7 +404,7 @@ def test_two_engines_keep_one_schedule(first: int) -> None:
 
 def test_the_collectors_own_schedule_comes_back() -> None:
     before = gc.get_threshold()
-    heap = Heap()
+    heap = Heap(Collector())
     heap.keep()
     heap.keep()
     assert gc.get_threshold() == (EACH + 2 * MUCH, MIDDLE, FAR_OFF)
