@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -21,6 +22,7 @@ from runtime.engine.base import Engine, FlowSource, LoadedFlow
 from runtime.registry.registry import Registry
 from runtime.registry.snapshot import Snapshot
 from runtime.settings import Settings
+from runtime.telemetry.resident import share_arena
 from runtime.worker import child, zygote
 from runtime.worker.board import Board
 from runtime.worker.child import ChildContext
@@ -62,6 +64,9 @@ class Worker:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         board = Board()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        share_arena()
+        # What is there now stays in both: the zygote's collector, would write to its pages.
+        gc.freeze()
         pid = os.fork()
         if pid == 0:
             ours.close()

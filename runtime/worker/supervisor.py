@@ -24,6 +24,7 @@ from runtime.errors import ServerUnfit
 from runtime.registry.registry import Registry
 from runtime.registry.watch import watch
 from runtime.settings import Settings
+from runtime.telemetry.resident import give_back
 from runtime.worker import deadlines
 from runtime.worker.board import Board, boot_time
 from runtime.worker.channel import Channel, Message
@@ -268,6 +269,7 @@ class Supervisor:
         self._on_reading = None
         unready = {name: needs for report in reports for name, needs in report["unready"].items()}
         ready = {name for report in reports for name in report["ready"]}
+        give_back()  # what its imports have left: it makes little from now on
         on_reading({**reports[0], "ready": sorted(ready), "unready": unready})
 
     def _exited(self, pid: int, status: int) -> None:

@@ -156,6 +156,7 @@ async def client(url: str) -> AsyncIterator[Client]:
 
 
 def clean_environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of a new user: a clean HOME, nothing of ours or of Redis."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_") and k != "REDIS_URL"}
+    """The environment of a new user: a clean HOME, nothing of ours or of Redis, and Python keeps what it compiles."""
+    without = {"REDIS_URL", "PYTHONDONTWRITEBYTECODE"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_") and k not in without}
     return {**kept, "HOME": str(home), **more}
