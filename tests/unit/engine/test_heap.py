@@ -251,7 +251,7 @@ def test_what_lived_under_a_load_that_is_over_is_no_reason_to_wait() -> None:
 
 def test_one_collection_is_that_of_all_engines() -> None:
     times = Times(leaves=0)
-    other = Heap(times, lambda: times.now)
+    other = Heap(times, lambda: times.now, times.later)
     times.heap.keep()
     other.keep()
     times.bytes += 3 * LARGER
@@ -374,7 +374,7 @@ def test_what_ends_after_the_engine_has_no_timer() -> None:
 
 def test_an_idle_engine_stops_no_run_of_another() -> None:
     times = Times(leaves=0)
-    other = Heap(times)
+    other = Heap(times, later=times.later)
     times.heap.keep()
     other.keep()
     other.run_began()
@@ -404,7 +404,7 @@ def test_two_engines_keep_one_schedule(first: int) -> None:
 
 def test_the_collectors_own_schedule_comes_back() -> None:
     before = gc.get_threshold()
-    heap = Heap(Collector())
+    heap = Heap(Collector(), later=lambda _, function: Timer(function))
     heap.keep()
     heap.keep()
     assert gc.get_threshold() == (EACH + 2 * MUCH, MIDDLE, FAR_OFF)
